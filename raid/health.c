@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Member states. Four different things happen to members, and are kept apart:
+ *
+ *   an error once     retried, rebuilt from the others, written back, counted: the member stays
+ *   gone, or a write  MISSING: everything on it is stale from now on; the table that says so is durable
+ *   that fails        before anything is acknowledged that the member has missed (W5)
+ *   hung              the deadline of an I/O: as gone, so that everything is read around it
+ *   more than may be  the volume takes no more writes, and the table is left as it is: nothing is recorded that
+ *   lost at once      would make the members that are left disbelieve those that are gone
+ *
+ * A member is never taken out for a read error or a wrong checksum: what it still has may be needed.
+ */
+#include "volume.h"
+
+/* Nothing on the member is to be trusted from here on. */
+static void member_set_stale(struct table *t, unsigned member)
+{
+	for (unsigned i = 0; i < t->chunk_count; i++) {
+		struct chunk *c = t->chunks[i];
+
+		for (unsigned k = 0; k < c->geom.columns; k++)
+			if (c->columns[k].member == member)
+				c->columns[k].stale = true;
+	}
+}
+
+static bool member_can_be_lost(struct raid *r, unsigned member)
+{
+	struct member *m = &r->t->members[member];
+	enum member_state state = m->state;
+	bool enough;
+
+	m->state = MEMBER_MISSING;
+	enough = table_enough(r->t, false);
+	m->state = state;
+	return enough;
+}
+
+static void member_out(struct raid *r, unsigned member, const char *why)
+{
+	struct member *m = &r->t->members[member];
+
+	if (!member_can_be_lost(r, member)) {
+		if (!r->error) {
+			log_error("%s: %s, and without it data would be lost: the volume takes no more writes "
+				  "until it is back",
+				  m->hint, why);
+			r->error = -EIO;
+		}
+		return;
+	}
+	log_error("%s: %s: taken out of service", m->hint, why);
+	m->state = MEMBER_MISSING;
+	member_set_stale(r->t, member);
+	r->table_dirty = true;
+	/* Records that it shared with others are on fewer members now: the journal should not need them for long. */
+	r->journal.want_checkpoint = true;
+	co_cond_wake_all(&r->journal.timer_kick);
+	space_recount(r);
+	health_reconcile(r);
+}
+
+static bool in_service(const struct raid *r, unsigned member)
+{
+	return r->t->members[member].dev && r->t->members[member].state == MEMBER_ACTIVE;
+}
+
+void health_failed(struct raid *r, unsigned member, enum io_op op, int result)
+{
+	struct member *m = &r->t->members[member];
+
+	if (!in_service(r, member))
+		return;
+	if (result == -ETIMEDOUT) {
+		m->errors_hung++;
+		member_out(r, member, "does not answer");
+	} else if (result == -ENODEV) {
+		member_out(r, member, "has vanished");
+	} else {
+		m->errors_write++;
+		member_out(r, member, op == IO_FLUSH ? "cannot be flushed" : "cannot be written");
+	}
+}
+
+void health_read_error(struct raid *r, unsigned member, int result)
+{
+	if (!in_service(r, member))
+		return;
+	if (result == -ETIMEDOUT || result == -ENODEV)
+		health_failed(r, member, IO_READ, result);
+	else
+		r->t->members[member].errors_read++;
+}
+
+void health_sum_error(struct raid *r, unsigned member)
+{
+	r->t->members[member].errors_sum++;
+}
+
+int health_table_write_locked(struct raid *r)
+{
+	int err = 0;
+
+	assert(!r->read_only);
+	do {
+		r->table_dirty = false;
+		err = label_write_table(r->t, r->loop);
+	} while (!err && r->table_dirty);
+	if (err && !r->error) {
+		log_error("the volume table cannot be written: %s: the volume takes no more writes",
+			  strerror(-err));
+		r->error = err;
+	}
+	/* It may have taken members out by itself. */
+	space_recount(r);
+	health_reconcile(r);
+	return err;
+}
+
+int health_table_sync(struct raid *r)
+{
+	int err = 0;
+
+	if (!r->table_dirty)
+		return r->error;
+	co_mutex_lock(&r->table_lock);
+	if (r->table_dirty)
+		err = health_table_write_locked(r);
+	co_mutex_unlock(&r->table_lock);
+	return err ? err : r->error;
+}
+
+void health_open(struct raid *r, struct dev **stale)
+{
+	for (unsigned i = 0; i < r->t->member_count; i++) {
+		struct member *m = &r->t->members[i];
+
+		if (m->state == MEMBER_ACTIVE && !m->dev) {
+			log_warning("member %u (%s) is missing", i, m->hint);
+			m->state = MEMBER_MISSING;
+			member_set_stale(r->t, i);
+		} else if (m->state == MEMBER_MISSING && stale[i]) {
+			log_info("%s: member %u is back: it gets what it missed", stale[i]->name, i);
+			label_member_here(m, stale[i]);
+			m->state = MEMBER_ACTIVE;
+			member_set_stale(r->t, i);
+		}
+	}
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Member I/O: *add, add, submit, wait*. Real devices (uring.h) and simulated ones (tests) fill in the
+ * same struct dev; nothing above knows which it has.
+ *
+ * Rules for callers
+ *   - offsets and lengths are multiples of BLOCK_BYTES; memory comes from the pool (buf.h);
+ *   - a write is durable only after a later flush of the same device that was submitted after the
+ *     write had completed (dev.volatile_cache says whether the flush does anything);
+ *   - results: 0, -EIO (and what the device said otherwise), -ENODEV/-ENXIO/-ENOSPC as from a pulled drive
+ *     are all mapped to -ENODEV, -ETIMEDOUT after the deadline. Short I/O is carried on by the device layer;
+ *     if it makes no progress: -EIO;
+ *   - an I/O beyond the end of the device is -EIO; a flush of a device without volatile cache is done at once;
+ *   - after -ETIMEDOUT the memory stays pinned until the device lets go. A read buffer must then not
+ *     be used for anything, only put.
+ */
+#ifndef RAID_IO_H
+#define RAID_IO_H
+
+#include "base.h"
+#include "co.h"
+#include "loop.h"
+#include <sys/uio.h>
+
+#define IO_DEADLINE_NS_DEFAULT (8 * NS_PER_S)
+#define IO_IOV_MAX 1024 /* the kernel's limit of one readv */
+
+enum io_op { IO_READ, IO_WRITE, IO_FLUSH };
+
+struct io;
+struct io_batch;
+
+struct dev {
+	const struct dev_ops *ops;
+	uint64_t size_bytes;   /* rounded down to BLOCK_BYTES */
+	uint32_t sector_bytes; /* logical sector: 512 or 4096 */
+	bool volatile_cache;   /* writes need a flush to be durable */
+	bool read_only;
+	uint64_t deadline_ns;  /* per I/O; 0: none */
+	char name[256];        /* path as given: for messages, never identity */
+	char serial[64];       /* hint from the device, may be empty */
+	void *user;            /* the volume's */
+};
+
+struct dev_ops {
+	/* Queues it; the device calls io_done(io, result) later, never from inside submit. */
+	void (*submit)(struct dev *dev, struct io *io);
+	/* Pushes what is queued to the kernel; may be NULL. */
+	void (*kick)(struct dev *dev);
+	/* All I/O is done or abandoned. Frees dev. */
+	void (*close)(struct dev *dev);
+};
+
+/* One I/O. The memory is the caller's and lives until io_batch_wait has returned. */
+struct io {
+	struct dev *dev;
+	struct io_batch *batch;
+	uint64_t off_bytes;
+	uint64_t len_bytes;
+	void *data;              /* when iov is NULL */
+	const struct iovec *iov; /* stays valid until done */
+	unsigned iov_count;
+	enum io_op op;
+	int result;
+	bool done;
+	void *user; /* the submitter's */
+	/* The device layer's, opaque here and not initialised. */
+	void *priv;
+	struct list queue_node, due_node;
+	uint64_t due_ns;
+};
+
+struct io_batch {
+	struct loop *loop;
+	struct co *waiter;
+	unsigned pending;
+	int error; /* the first error of any of them */
+};
+
+void io_batch_init(struct io_batch *batch, struct loop *loop);
+/* Each starts the I/O (it reaches the kernel at kick or when the loop polls). `io` need not be initialised. */
+void io_read(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes, void *data,
+	     uint64_t len_bytes);
+void io_readv(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
+	      const struct iovec *iov, unsigned iov_count);
+void io_write(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes, const void *data,
+	      uint64_t len_bytes);
+void io_writev(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
+	       const struct iovec *iov, unsigned iov_count);
+void io_flush(struct io_batch *batch, struct io *io, struct dev *dev);
+/* Waits until all are done; the first error (each io has its own result). */
+int io_batch_wait(struct io_batch *batch);
+
+/* One I/O and its wait. */
+int io_read_sync(struct dev *dev, uint64_t off_bytes, void *data, uint64_t len_bytes);
+int io_write_sync(struct dev *dev, uint64_t off_bytes, const void *data, uint64_t len_bytes);
+int io_flush_sync(struct dev *dev);
+
+/* For device implementations. */
+void io_done(struct io *io, int result);
+/* Takes NULL. */
+void dev_close(struct dev *dev);
+
+#endif

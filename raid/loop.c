@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The event loop: run queue, timers, rounds.
+ *
+ * A round runs what was runnable when it began, fires the timers that are due, and asks the backend
+ * for news. What becomes runnable during a round waits for the next one, so a coroutine that yields
+ * in a loop starves neither timers nor I/O. For the same reason a timer armed while timers fire is
+ * left for the next round.
+ *
+ * Timers are a pairing heap threaded through the timers themselves, ordered by (due_ns, seq):
+ * insertion is O(1), removal O(log n) amortised. A binary heap in an array was the first thought,
+ * but it must grow, and then a coroutine that only wants to sleep, or an I/O that needs its
+ * deadline, can fail for lack of memory.
+ */
+#include "loop.h"
+
+#include "co.h"
+
+struct loop {
+	const struct loop_backend *backend;
+	void *ctx;
+	struct list runnable;	   /* struct loop_task, in order */
+	struct loop_timer *timers; /* root of the heap */
+	uint64_t timer_seq;
+	unsigned co_count;
+	bool stopping;
+	bool in_round; /* rounds do not nest */
+};
+
+/* ---- timers ---- */
+
+static bool timer_before(const struct loop_timer *a, const struct loop_timer *b)
+{
+	return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->seq < b->seq;
+}
+
+/*
+ * A node's children are a list through next, and prev of a child points to its elder sibling, or to
+ * the parent when it is the first. Both arguments are roots (no next, no prev) or NULL.
+ */
+static struct loop_timer *heap_meld(struct loop_timer *a, struct loop_timer *b)
+{
+	if (!a)
+		return b;
+	if (!b)
+		return a;
+	if (timer_before(b, a)) {
+		struct loop_timer *t = a;
+
+		a = b;
+		b = t;
+	}
+	b->next = a->child;
+	if (b->next)
+		b->next->prev = b;
+	b->prev = a;
+	a->child = b;
+	return a;
+}
+
+/* One heap of a list of siblings: melds them in pairs from the left, then all pairs from the right.
+ */
+static struct loop_timer *heap_meld_siblings(struct loop_timer *first)
+{
+	struct loop_timer *pairs = NULL, *root = NULL;
+
+	while (first) {
+		struct loop_timer *a = first, *b = a->next;
+
+		first = b ? b->next : NULL;
+		a->next = a->prev = NULL;
+		if (b)
+			b->next = b->prev = NULL;
+		a = heap_meld(a, b);
+		a->next = pairs;
+		pairs = a;
+	}
+	while (pairs) {
+		struct loop_timer *a = pairs;
+
+		pairs = a->next;
+		a->next = NULL;
+		root = heap_meld(root, a);
+	}
+	return root;
+}
+
+static void heap_remove(struct loop *loop, struct loop_timer *timer)
+{
+	struct loop_timer *rest = heap_meld_siblings(timer->child);
+
+	if (loop->timers == timer) {
+		loop->timers = rest;
+	} else {
+		if (timer->prev->child == timer)
+			timer->prev->child = timer->next;
+		else
+			timer->prev->next = timer->next;
+		if (timer->next)
+			timer->next->prev = timer->prev;
+		loop->timers = heap_meld(loop->timers, rest);
+	}
+	timer->child = timer->next = timer->prev = NULL;
+}
+
+void loop_timer_init(struct loop_timer *timer, void (*fire)(struct loop_timer *))
+{
+	*timer = (struct loop_timer){.fire = fire};
+}
+
+int loop_timer_arm(struct loop *loop, struct loop_timer *timer, uint64_t due_ns)
+{
+	if (timer->armed)
+		heap_remove(loop, timer);
+	timer->due_ns = due_ns;
+	timer->seq = loop->timer_seq++;
+	timer->armed = true;
+	loop->timers = heap_meld(loop->timers, timer);
+	return 0;
+}
+
+void loop_timer_cancel(struct loop *loop, struct loop_timer *timer)
+{
+	if (!timer->armed)
+		return;
+	heap_remove(loop, timer);
+	timer->armed = false;
+}
+
+static void fire_due(struct loop *loop)
+{
+	uint64_t seq_end = loop->timer_seq;
+	uint64_t now_ns;
+
+	if (!loop->timers)
+		return;
+	now_ns = loop_now_ns(loop);
+	while (loop->timers && loop->timers->due_ns <= now_ns && loop->timers->seq < seq_end) {
+		struct loop_timer *timer = loop->timers;
+
+		loop_timer_cancel(loop, timer);
+		timer->fire(timer);
+	}
+}
+
+/* ---- rounds ---- */
+
+static void round_run(struct loop *loop)
+{
+	struct list now;
+
+	assert(!co_self() && !loop->in_round);
+	loop->in_round = true;
+	list_init(&now);
+	list_splice_tail(&now, &loop->runnable);
+	while (!list_empty(&now)) {
+		struct loop_task *task = list_first(&now, struct loop_task, node);
+
+		list_del(&task->node);
+		task->run(task);
+	}
+	fire_due(loop);
+	loop->in_round = false;
+}
+
+static void round_poll(struct loop *loop)
+{
+	uint64_t until_ns = LOOP_NEVER;
+
+	if (!list_empty(&loop->runnable))
+		until_ns = 0;
+	else if (loop->timers)
+		until_ns = loop->timers->due_ns;
+	loop->in_round = true;
+	loop->backend->poll(loop->ctx, until_ns);
+	loop->in_round = false;
+}
+
+void loop_run(struct loop *loop)
+{
+	loop->stopping = false;
+	for (;;) {
+		round_run(loop);
+		if (loop->stopping)
+			break;
+		round_poll(loop);
+	}
+}
+
+void loop_stop(struct loop *loop)
+{
+	loop->stopping = true;
+}
+
+struct run_co {
+	int (*fn)(void *arg);
+	void *arg;
+	int result;
+	bool done;
+};
+
+static void run_co_main(void *arg)
+{
+	struct run_co *run = arg;
+
+	run->result = run->fn(run->arg);
+	run->done = true;
+}
+
+int loop_run_co(struct loop *loop, int (*fn)(void *arg), void *arg)
+{
+	struct run_co run = {.fn = fn, .arg = arg};
+	int err = co_spawn(loop, run_co_main, &run);
+
+	if (err)
+		return err;
+	for (;;) {
+		round_run(loop);
+		if (run.done)
+			return run.result;
+		round_poll(loop);
+	}
+}
+
+/* ---- the rest ---- */
+
+void loop_run_soon(struct loop *loop, struct loop_task *task)
+{
+	list_add_tail(&loop->runnable, &task->node);
+}
+
+void loop_co_born(struct loop *loop)
+{
+	loop->co_count++;
+}
+
+void loop_co_gone(struct loop *loop)
+{
+	assert(loop->co_count > 0);
+	loop->co_count--;
+}
+
+unsigned loop_co_count(const struct loop *loop)
+{
+	return loop->co_count;
+}
+
+uint64_t loop_now_ns(struct loop *loop)
+{
+	return loop->backend->now_ns(loop->ctx);
+}
+
+uint64_t loop_random(struct loop *loop)
+{
+	return loop->backend->random(loop->ctx);
+}
+
+struct loop *loop_new(const struct loop_backend *backend, void *ctx)
+{
+	struct loop *loop = mem_zalloc(sizeof(*loop));
+
+	if (!loop)
+		return NULL;
+	loop->backend = backend;
+	loop->ctx = ctx;
+	list_init(&loop->runnable);
+	return loop;
+}
+
+void loop_free(struct loop *loop)
+{
+	if (!loop)
+		return;
+	assert(loop->co_count == 0 && list_empty(&loop->runnable));
+	mem_free(loop);
+}

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Verified reading. Nothing leaves here that does not hash to what its checksum page says.
+ *
+ * The fast way takes no lock: find the newest content of each block (image, never written, or in place), read what is in
+ * place straight into the caller's memory, verify against the checksum as it is *after* the read. A mismatch may be
+ * damage, or a shared row that changed under us; the slow way tells them apart, since it looks again under the lock of the cell.
+ *
+ * The slow way works on `struct rows`: one group of up to ROWS_MAX rows with all its slots. Since data and parity are both
+ * checksummed, each slot is known to be good or bad by itself, so the set of erasures given to the decoder is exact (missing, stale,
+ * unreadable, wrong) and no combination has to be guessed. What was recovered is verified again before it
+ * is believed, written back to the member that had it wrong, and counted against it.
+ */
+#include <stdlib.h>
+
+#include "volume.h"
+
+#define SEGMENT_ROWS_MAX 32u /* recovery of one segment at a time: bounds its memory to span * 128 KiB */
+
+/* ---- rows ---- */
+
+static unsigned rows_sum(const struct rows *rows, unsigned slot)
+{
+	return geom_slot_sum(&rows->chunk->geom, rows->group * rows->span + slot);
+}
+
+static struct column *rows_column(const struct rows *rows, unsigned slot, uint64_t row)
+{
+	return &rows->chunk->columns[geom_column(&rows->chunk->geom, row, rows->group * rows->span + slot)];
+}
+
+static char *rows_block(const struct rows *rows, unsigned slot, unsigned i)
+{
+	return (char *)rows->slots[slot] + (size_t)i * BLOCK_BYTES;
+}
+
+static int rows_alloc(struct raid *r, struct rows *rows)
+{
+	rows->slots = mem_zalloc(rows->span * sizeof(*rows->slots));
+	rows->state = mem_zalloc((size_t)rows->span * rows->count);
+	rows->found = mem_zalloc((size_t)rows->span * rows->count);
+	if (!rows->slots || !rows->state || !rows->found)
+		return -ENOMEM;
+	for (unsigned s = 0; s < rows->span; s++)
+		rows->slots[s] = buf_get_wait((size_t)rows->count * BLOCK_BYTES);
+	return 0;
+}
+
+void rows_free(struct rows *rows)
+{
+	if (rows->slots)
+		for (unsigned s = 0; s < rows->span; s++)
+			buf_put(rows->slots[s]);
+	mem_free(rows->slots);
+	mem_free(rows->state);
+	mem_free(rows->found);
+	memset(rows, 0, sizeof(*rows));
+}
+
+/* Blocks of a slot from i on that lie behind each other on one column: a rotation ends a run. */
+static unsigned rows_run(const struct rows *rows, unsigned i)
+{
+	uint32_t strip = rows->chunk->geom.strip_blocks;
+
+	return (unsigned)MIN(rows->count - i, strip - (rows->row + i) % strip);
+}
+
+struct rows_io {
+	struct io io;
+	unsigned slot, i, count, member;
+};
+
+/* Whether the run has a block that must come from the member. */
+static bool rows_run_needs(struct raid *r, const struct rows *rows, unsigned slot, unsigned i, unsigned count)
+{
+	for (unsigned k = i; k < i + count; k++)
+		if (page_sum(r, rows->chunk, rows->row + k, rows_sum(rows, slot)) &&
+		    !image_find(r, rows->chunk, rows->row + k, rows_sum(rows, slot)))
+			return true;
+	return false;
+}
+
+static void rows_judge(struct raid *r, struct rows *rows, unsigned slot, unsigned i)
+{
+	unsigned sum = rows_sum(rows, slot);
+	uint64_t row = rows->row + i, value = page_sum(r, rows->chunk, row, sum);
+	struct image *image = image_find(r, rows->chunk, row, sum);
+	uint8_t *state = &rows->state[slot * rows->count + i];
+	char *block = rows_block(rows, slot, i);
+
+	if (image) {
+		*state = SLOT_IMAGE;
+		memcpy(block, image->data, BLOCK_BYTES);
+	} else if (!value) {
+		*state = SLOT_EMPTY;
+		memset(block, 0, BLOCK_BYTES);
+	} else if (*state == SLOT_OK &&
+		   block_sum(&r->t->fs, rows->chunk->number, row, sum, block) != value) {
+#ifndef BREAK_CHECKSUM
+		*state = SLOT_BAD_SUM;
+#endif
+	}
+	if (*state >= SLOT_ABSENT)
+		rows->any_bad = true;
+}
+
+/* One block at a time where a longer read failed: the error may be about one sector. */
+static void rows_reread(struct raid *r, struct rows *rows, struct rows_io *x)
+{
+	for (unsigned i = x->i; i < x->i + x->count; i++) {
+		struct column *col = rows_column(rows, x->slot, rows->row + i);
+		uint8_t *state = &rows->state[x->slot * rows->count + i];
+		int err = -EIO;
+
+		if (table_column_readable(r->t, col))
+			err = io_read_sync(r->t->members[col->member].dev,
+					   table_column_off(r->t, col, geom_slice_block(&rows->chunk->geom, rows->row + i)),
+					   rows_block(rows, x->slot, i), BLOCK_BYTES);
+		*state = err ? SLOT_BAD_IO : SLOT_OK;
+		if (err == -ETIMEDOUT)
+			return;
+	}
+}
+
+static void rows_finish_io(struct raid *r, struct rows *rows, struct rows_io *x)
+{
+	if (!x->io.result)
+		return;
+	health_read_error(r, x->member, x->io.result);
+	memset(&rows->state[x->slot * rows->count + x->i], SLOT_BAD_IO, x->count);
+	if (x->io.result == -EIO && x->count > 1)
+		rows_reread(r, rows, x);
+	if (x->io.result == -ETIMEDOUT) {
+		/* A hung device may still write into the memory: go on with other. Its member is out now. */
+		void *fresh = buf_get_wait((size_t)rows->count * BLOCK_BYTES);
+
+		memcpy(fresh, rows->slots[x->slot], (size_t)rows->count * BLOCK_BYTES);
+		buf_put(rows->slots[x->slot]);
+		rows->slots[x->slot] = fresh;
+	}
+}
+
+static int rows_read_media(struct raid *r, struct rows *rows)
+{
+	unsigned n = 0, max = rows->span * (rows->count / rows->chunk->geom.strip_blocks + 2);
+	struct rows_io *ios = mem_alloc(max * sizeof(*ios));
+	struct io_batch batch;
+
+	if (!ios)
+		return -ENOMEM;
+	io_batch_init(&batch, r->loop);
+	for (unsigned slot = 0; slot < rows->span; slot++) {
+		for (unsigned i = 0, run; i < rows->count; i += run) {
+			struct column *col = rows_column(rows, slot, rows->row + i);
+
+			run = rows_run(rows, i);
+			if (!rows_run_needs(r, rows, slot, i, run))
+				continue;
+			if (!table_column_readable(r->t, col)) {
+				memset(&rows->state[slot * rows->count + i], SLOT_ABSENT, run);
+				continue;
+			}
+			assert(n < max);
+			ios[n].slot = slot;
+			ios[n].i = i;
+			ios[n].count = run;
+			ios[n].member = col->member;
+			io_read(&batch, &ios[n].io, r->t->members[col->member].dev,
+				table_column_off(r->t, col, geom_slice_block(&rows->chunk->geom, rows->row + i)),
+				rows_block(rows, slot, i), (uint64_t)run * BLOCK_BYTES);
+			n++;
+		}
+	}
+	(void)io_batch_wait(&batch); /* each has its own result */
+	for (unsigned k = 0; k < n; k++)
+		rows_finish_io(r, rows, &ios[k]);
+	mem_free(ios);
+	return 0;
+}
+
+int rows_load(struct raid *r, struct rows *rows, struct chunk *c, unsigned group, uint64_t row, unsigned count)
+{
+	int err;
+
+	memset(rows, 0, sizeof(*rows));
+	rows->chunk = c;
+	rows->group = group;
+	rows->row = row;
+	rows->count = count;
+	rows->span = c->geom.span;
+	err = page_get_rows(r, c, row, count);
+	if (err)
+		return err;
+	err = rows_alloc(r, rows);
+	if (!err)
+		err = rows_read_media(r, rows);
+	for (unsigned slot = 0; slot < rows->span && !err; slot++)
+		for (unsigned i = 0; i < count; i++)
+			rows_judge(r, rows, slot, i);
+	page_put_rows(r, c, row, count);
+	if (err)
+		rows_free(rows);
+	else
+		memcpy(rows->found, rows->state, (size_t)rows->span * count);
+	return err;
+}
+
+static bool slot_is_bad(uint8_t state)
+{
+	return state == SLOT_ABSENT || state == SLOT_BAD_IO || state == SLOT_BAD_SUM;
+}
+
+static bool rows_recovered_right(struct raid *r, struct rows *rows, unsigned slot, unsigned i)
+{
+	uint64_t row = rows->row + i;
+
+	return block_sum(&r->t->fs, rows->chunk->number, row, rows_sum(rows, slot), rows_block(rows, slot, i)) ==
+	       page_sum(r, rows->chunk, row, rows_sum(rows, slot));
+}
+
+/* One row. Returns the number of blocks lost. */
+static unsigned row_recover(struct raid *r, struct rows *rows, unsigned i)
+{
+	const struct geom *g = &rows->chunk->geom;
+	unsigned bad[MEMBERS_MAX], bad_count = 0, lost = 0, good = rows->span;
+	void *cols[MEMBERS_MAX];
+	bool solved = false;
+
+	for (unsigned s = 0; s < rows->span; s++) {
+		cols[s] = rows_block(rows, s, i);
+		if (slot_is_bad(rows->state[s * rows->count + i]))
+			bad[bad_count++] = s;
+		else
+			good = s;
+	}
+	if (!bad_count)
+		return 0;
+	if (g->parity && bad_count <= g->parity) {
+		solved = !parity_recover(g->data, g->parity, BLOCK_BYTES, cols, bad, bad_count);
+	} else if (!g->parity && g->copies > 1 && good < rows->span) {
+		for (unsigned k = 0; k < bad_count; k++)
+			memcpy(cols[bad[k]], cols[good], BLOCK_BYTES);
+		solved = true;
+	}
+	for (unsigned k = 0; k < bad_count; k++) {
+		bool right = solved && rows_recovered_right(r, rows, bad[k], i);
+
+		rows->state[bad[k] * rows->count + i] = right ? SLOT_RECOVERED : SLOT_LOST;
+		lost += !right;
+	}
+	return lost;
+}
+
+void rows_recover(struct raid *r, struct rows *rows, uint64_t *ret_lost)
+{
+	if (!rows->any_bad)
+		return;
+	/* The pages were just loaded; they are pinned again for the checksums. */
+	if (page_get_rows(r, rows->chunk, rows->row, rows->count)) {
+		for (unsigned k = 0; k < rows->span * rows->count; k++)
+			if (slot_is_bad(rows->state[k]))
+				rows->state[k] = SLOT_LOST;
+		return;
+	}
+	for (unsigned i = 0; i < rows->count; i++) {
+		unsigned lost = row_recover(r, rows, i);
+
+		if (ret_lost)
+			*ret_lost += lost;
+	}
+	page_put_rows(r, rows->chunk, rows->row, rows->count);
+}
+
+int rows_heal(struct raid *r, struct rows *rows, bool include_absent, uint64_t *ret_healed)
+{
+	struct write_list list;
+	uint64_t healed = 0;
+	int err;
+
+	if (!rows->any_bad)
+		return 0;
+	write_list_init(&list);
+	for (unsigned s = 0; s < rows->span; s++) {
+		for (unsigned i = 0; i < rows->count; i++) {
+			uint8_t found = rows->found[s * rows->count + i];
+
+			if (found == SLOT_BAD_SUM)
+				health_sum_error(r, rows_column(rows, s, rows->row + i)->member);
+			if (rows->state[s * rows->count + i] != SLOT_RECOVERED ||
+			    (found == SLOT_ABSENT && !include_absent))
+				continue;
+			write_list_slot(r, &list, rows->chunk, rows->row + i, rows->group * rows->span + s,
+					rows_block(rows, s, i));
+			healed++;
+		}
+	}
+	if (r->read_only || r->error) {
+		mem_free(list.entries);
+		return 0;
+	}
+	err = write_list_run(r, &list);
+	if (!err && ret_healed)
+		*ret_healed += healed;
+	return err;
+}
+
+/* ---- reading ---- */
+
+/* Blocks one after the other in one strip, read with one I/O. */
+struct segment {
+	struct chunk *chunk;
+	uint64_t row;
+	unsigned index, count;
+	unsigned member;
+	char *data;
+	bool asked;
+	struct io io;
+};
+
+static struct column *segment_column(struct raid *r, const struct segment *s)
+{
+	const struct geom *g = &s->chunk->geom;
+	unsigned slot = geom_index_slot(g, s->index);
+	unsigned copies = g->parity ? 1 : g->copies;
+	unsigned start = copies > 1 ? (unsigned)(r->read_rotor++ % copies) : 0;
+
+	for (unsigned k = 0; k < copies; k++) {
+		struct column *col = &s->chunk->columns[geom_column(g, s->row, slot + (start + k) % copies)];
+
+		if (table_column_readable(r->t, col))
+			return col;
+	}
+	return NULL;
+}
+
+/* From memory where the newest content is there; true if the block has to come from a member. */
+static bool segment_block_pending(struct raid *r, const struct segment *s, unsigned i)
+{
+	unsigned sum = geom_index_sum(&s->chunk->geom, s->index);
+	struct image *image = image_find(r, s->chunk, s->row + i, sum);
+	char *block = s->data + (size_t)i * BLOCK_BYTES;
+
+	if (image)
+		memcpy(block, image->data, BLOCK_BYTES);
+	else if (!page_sum(r, s->chunk, s->row + i, sum))
+		memset(block, 0, BLOCK_BYTES);
+	else
+		return true;
+	return false;
+}
+
+/* Under the lock of the cells: all slots, recovered, healed. Rows i .. i+count-1 of the segment. */
+static int segment_recover(struct raid *r, struct segment *s, unsigned i, unsigned count)
+{
+	const struct geom *g = &s->chunk->geom;
+	unsigned slot = geom_index_slot(g, s->index) % g->span, group = s->index / g->data;
+	struct cell_lock lock;
+	struct rows rows;
+	int err, heal;
+
+	cell_lock(r, &lock, s->chunk, s->row + i, count, group);
+	err = rows_load(r, &rows, s->chunk, group, s->row + i, count);
+	if (!err) {
+		rows_recover(r, &rows, NULL);
+		for (unsigned k = 0; k < count; k++) {
+			if (rows.state[slot * count + k] == SLOT_LOST)
+				err = -EBADMSG;
+			else
+				memcpy(s->data + (size_t)(i + k) * BLOCK_BYTES, rows_block(&rows, slot, k),
+				       BLOCK_BYTES);
+		}
+		heal = rows_heal(r, &rows, false, NULL);
+		if (heal)
+			log_warning("chunk %u row %llu: repair not written back: %s", s->chunk->number,
+				    (unsigned long long)rows.row, strerror(-heal));
+		rows_free(&rows);
+	}
+	cell_unlock(r, &lock);
+	return err;
+}
+
+static int segment_recover_all(struct raid *r, struct segment *s, unsigned i, unsigned count)
+{
+	int err = 0, one;
+
+	while (count) {
+		unsigned n = (unsigned)MIN(MIN(count, SEGMENT_ROWS_MAX), ROWS_MAX - (s->row + i) % ROWS_MAX);
+
+		one = segment_recover(r, s, i, n);
+		if (one)
+			err = one;
+		i += n;
+		count -= n;
+	}
+	return err;
+}
+
+static bool segment_block_right(struct raid *r, const struct segment *s, unsigned i)
+{
+	unsigned sum = geom_index_sum(&s->chunk->geom, s->index);
+
+#ifdef BREAK_CHECKSUM
+	return true;
+#endif
+	return block_sum(&r->t->fs, s->chunk->number, s->row + i, sum, s->data + (size_t)i * BLOCK_BYTES) ==
+	       page_sum(r, s->chunk, s->row + i, sum);
+}
+
+/* An image first: until it goes home, what is in place is right by its checksum, and old. */
+static bool segment_block_done(struct raid *r, const struct segment *s, unsigned i)
+{
+	return !segment_block_pending(r, s, i) || (s->asked && segment_block_right(r, s, i));
+}
+
+/* Verifies what was read; what is wrong or was not read goes the slow way, in runs. */
+static int segment_finish(struct raid *r, struct segment *s)
+{
+	unsigned i = 0, run;
+	int err = 0, one;
+
+	if (s->asked && s->io.result) {
+		health_read_error(r, s->member, s->io.result);
+		if (s->io.result == -ETIMEDOUT)
+			return -EAGAIN;
+		s->asked = false;
+	}
+	while (i < s->count) {
+		if (segment_block_done(r, s, i)) {
+			i++;
+			continue;
+		}
+		for (run = 1; i + run < s->count; run++)
+			if (segment_block_done(r, s, i + run))
+				break;
+		one = segment_recover_all(r, s, i, run);
+		if (one)
+			err = one;
+		i += run;
+	}
+	return err;
+}
+
+static unsigned segments_count(struct raid *r, const struct raid_read_run *runs, unsigned count)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct chunk *c = table_chunk(r->t, LBA_CHUNK(runs[i].lba));
+		uint32_t strip = c ? c->geom.strip_blocks : 1;
+
+		n += runs[i].count / strip + 2;
+	}
+	return n;
+}
+
+/* Starts the I/O of one segment: from its first to its last block that has to come from the member. */
+static void segment_start(struct raid *r, struct io_batch *batch, struct segment *s)
+{
+	struct column *col;
+	unsigned first = s->count, last = 0;
+
+	for (unsigned i = 0; i < s->count; i++) {
+		if (!segment_block_pending(r, s, i))
+			continue;
+		first = MIN(first, i);
+		last = i;
+	}
+	if (first == s->count) {
+		s->count = 0; /* all of it was in memory */
+		return;
+	}
+	/* What lies before and behind is done; what lies between is overwritten by the read, and looked at again. */
+	s->row += first;
+	s->data += (size_t)first * BLOCK_BYTES;
+	s->count = last - first + 1;
+	col = segment_column(r, s);
+	s->asked = col != NULL;
+	if (!col)
+		return;
+	s->member = col->member;
+	io_read(batch, &s->io, r->t->members[col->member].dev,
+		table_column_off(r->t, col, geom_slice_block(&s->chunk->geom, s->row)), s->data,
+		(uint64_t)s->count * BLOCK_BYTES);
+}
+
+static int segments_make(struct raid *r, const struct raid_read_run *runs, unsigned count, struct segment *segments,
+			 unsigned *ret_count)
+{
+	unsigned n = 0;
+
+	for (unsigned k = 0; k < count; k++) {
+		struct chunk *c = table_chunk(r->t, LBA_CHUNK(runs[k].lba));
+		uint64_t block = LBA_BLOCK(runs[k].lba);
+		uint32_t left = runs[k].count;
+		char *data = runs[k].data;
+
+		if (!c || block + left > c->geom.blocks)
+			return -EBADMSG; /* an address that cannot be: it came from damaged metadata */
+		while (left) {
+			struct segment *s = &segments[n];
+			int err;
+
+			memset(s, 0, sizeof(*s));
+			s->chunk = c;
+			geom_locate(&c->geom, block, &s->row, &s->index);
+			s->count = MIN(left, geom_run(&c->geom, block));
+			s->data = data;
+			err = page_get_rows(r, c, s->row, s->count);
+			if (err) {
+				*ret_count = n;
+				return err;
+			}
+			n++;
+			left -= s->count;
+			block += s->count;
+			data += (size_t)s->count * BLOCK_BYTES;
+		}
+		*ret_count = n;
+	}
+	return 0;
+}
+
+int raid_readv(struct raid *r, const struct raid_read_run *runs, unsigned count)
+{
+	unsigned n = 0, max = segments_count(r, runs, count);
+	struct segment *segments = mem_alloc(max * sizeof(*segments));
+	struct pinned_rows {
+		struct chunk *chunk;
+		uint64_t row;
+		unsigned count;
+	} *pinned = mem_alloc(max * sizeof(*pinned));
+	struct io_batch batch;
+	int err = segments && pinned ? 0 : -ENOMEM;
+
+	if (!err)
+		err = segments_make(r, runs, count, segments, &n);
+	for (unsigned i = 0; i < n; i++)
+		pinned[i] = (struct pinned_rows){segments[i].chunk, segments[i].row, segments[i].count};
+	if (!err) {
+		io_batch_init(&batch, r->loop);
+		for (unsigned i = 0; i < n; i++)
+			segment_start(r, &batch, &segments[i]);
+		(void)io_batch_wait(&batch); /* each has its own result */
+		for (unsigned i = 0; i < n; i++) {
+			int one = segments[i].count ? segment_finish(r, &segments[i]) : 0;
+
+			/* Told last: then nothing of ours still uses the memory. */
+			if (one && err != -EAGAIN)
+				err = one;
+		}
+	}
+	for (unsigned i = 0; i < n; i++)
+		page_put_rows(r, pinned[i].chunk, pinned[i].row, pinned[i].count);
+	mem_free(pinned);
+	mem_free(segments);
+	return err;
+}
+
+int raid_read(struct raid *r, uint64_t lba, uint32_t count, void *data)
+{
+	struct raid_read_run run = {.lba = lba, .count = count, .data = data};
+
+	return raid_readv(r, &run, 1);
+}

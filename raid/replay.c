@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Replay: what the journal holds is applied in memory, and written home by an ordinary checkpoint afterwards (or, in a
+ * read-only volume, not at all).
+ *
+ *   1. Every ring is read once from end to end. A record counts if it is of this filesystem and epoch and its
+ *      checksum, salted with the epoch's secret, is right; so neither old records nor blocks of a file that look like one do.
+ *   2. The newest record says where the tail is. From there on the records must follow each other; the first that
+ *      is missing ends the log. A record tells which one was durable when it was written: if that lies beyond the
+ *      gap, something acknowledged is lost, and the volume is not opened.
+ *   3. A first pass notes which record wrote which cells directly; a second applies the items in order. An image of an
+ *      earlier record must not overwrite a later direct write, whose bytes are already in place.
+ *
+ * Every step may be repeated: nothing on the members changes before the checkpoint, and that writes what the records say, however often. The
+ * new epoch begins only when all of it is home.
+ *
+ * A member that is named by a durable record and does not have it has lost flushed data, and is counted.
+ */
+#include <stdlib.h>
+#include <xxhash.h>
+
+#include "volume.h"
+
+#define SCAN_BYTES (1u << 20)
+
+/* A record that was found, and where. */
+struct found {
+	uint64_t seq, tail, durable, members;
+	uint64_t off;      /* on the member */
+	uint32_t len;
+	unsigned member;   /* one that has it */
+	uint64_t have;     /* all that have it */
+};
+
+struct direct {
+	struct list hash;
+	uint32_t chunk;
+	unsigned sum;
+	uint64_t row, seq;
+	uint32_t item; /* within the record: order matters there too */
+};
+
+struct replay {
+	struct raid *r;
+	struct found *found;
+	size_t count, cap;
+	struct list *directs;
+	size_t directs_size;
+	int (*visit)(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
+		     const void *image);
+	uint64_t seq;
+};
+
+/* ---- finding records ---- */
+
+static int found_add(struct replay *rp, const struct record_disk *d, unsigned member, uint64_t off)
+{
+	uint64_t seq = from_le64(d->seq);
+	struct found *f;
+
+	for (size_t i = rp->count; i-- > 0;) {
+		if (rp->found[i].seq != seq)
+			continue;
+		rp->found[i].have |= 1ull << member;
+		rp->found[i].members |= from_le64(d->members);
+		return 0;
+	}
+	if (rp->count == rp->cap) {
+		size_t cap = rp->cap ? rp->cap * 2 : 256;
+
+		f = mem_realloc(rp->found, cap * sizeof(*f));
+		if (!f)
+			return -ENOMEM;
+		rp->found = f;
+		rp->cap = cap;
+	}
+	rp->found[rp->count++] = (struct found){
+		.seq = seq,
+		.tail = from_le64(d->tail),
+		.durable = from_le64(d->durable),
+		.members = from_le64(d->members),
+		.off = off,
+		.len = from_le32(d->total_bytes),
+		.member = member,
+		.have = 1ull << member,
+	};
+	return 0;
+}
+
+static bool record_head_plausible(struct raid *r, const struct record_disk *d, uint64_t room)
+{
+	uint64_t total = from_le32(d->total_bytes), items = from_le32(d->items_bytes);
+
+	return from_le64(d->magic) == RECORD_MAGIC && uuid_equal(&d->fs, &r->t->fs) &&
+	       from_le64(d->epoch) == r->t->epoch && total % BLOCK_BYTES == 0 && total <= room &&
+	       total == BLOCK_BYTES + ROUND_UP(items, BLOCK_BYTES) +
+				(uint64_t)from_le32(d->image_count) * BLOCK_BYTES;
+}
+
+/* Reads a whole record into heap memory by way of pool memory. */
+static int record_read(struct raid *r, unsigned member, uint64_t off, uint64_t len, void **ret)
+{
+	char *bounce = buf_get_wait(SCAN_BYTES), *out = mem_alloc(len);
+	int err = out ? 0 : -ENOMEM;
+
+	for (uint64_t at = 0; at < len && !err; at += SCAN_BYTES) {
+		uint64_t n = MIN(len - at, SCAN_BYTES);
+
+		err = io_read_sync(r->t->members[member].dev, off + at, bounce, n);
+		if (!err)
+			memcpy(out + at, bounce, n);
+	}
+	buf_put(bounce);
+	if (err) {
+		mem_free(out);
+		return err;
+	}
+	*ret = out;
+	return 0;
+}
+
+static bool record_right(struct raid *r, struct record_disk *d, uint64_t len)
+{
+	uint64_t sum = from_le64(d->sum), is;
+
+	d->sum = to_le64(0);
+	is = XXH3_64bits_withSeed(d, len, r->t->salt);
+	d->sum = to_le64(sum);
+	return is == sum;
+}
+
+/* A plausible head at `off`: the length of the record if it is right, 0 if it is not one. */
+static int record_try(struct replay *rp, unsigned member, uint64_t off, const struct record_disk *head,
+		      uint64_t room, uint64_t *ret_len)
+{
+	struct record_disk *d;
+	int err;
+
+	*ret_len = 0;
+	if (!record_head_plausible(rp->r, head, room))
+		return 0;
+	err = record_read(rp->r, member, off, from_le32(head->total_bytes), (void **)&d);
+	if (err == -ENOMEM)
+		return err;
+	if (err) {
+		health_read_error(rp->r, member, err);
+		return 0;
+	}
+	if (record_right(rp->r, d, from_le32(head->total_bytes))) {
+		*ret_len = from_le32(d->total_bytes);
+		err = found_add(rp, d, member, off);
+	}
+	mem_free(d);
+	return err;
+}
+
+static int ring_scan(struct replay *rp, unsigned member)
+{
+	struct raid *r = rp->r;
+	uint64_t start = r->t->journal_off_bytes, size = r->t->journal_bytes, at = 0;
+	char *buf = buf_get_wait(SCAN_BYTES);
+	int err = 0;
+
+	while (at < size && !err) {
+		uint64_t n = MIN(size - at, SCAN_BYTES), used = 0, len;
+
+		err = io_read_sync(r->t->members[member].dev, start + at, buf, n);
+		if (err) { /* what stands here may have other copies */
+			health_read_error(r, member, err);
+			err = r->t->members[member].state == MEMBER_ACTIVE && err != -ETIMEDOUT ? 0 : 1;
+			at += BLOCK_BYTES;
+			continue;
+		}
+		while (used < n && !err) {
+			err = record_try(rp, member, start + at + used, (void *)(buf + used), size - at - used,
+					 &len);
+			used += len ? len : BLOCK_BYTES;
+		}
+		at += used;
+	}
+	buf_put(buf);
+	return err < 0 ? err : 0;
+}
+
+static int found_cmp(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	return (x->seq > y->seq) - (x->seq < y->seq);
+}
+
+/* Cuts the found records down to those from the tail to the first gap. */
+static int replay_choose(struct replay *rp)
+{
+	struct raid *r = rp->r;
+	uint64_t tail = 1, durable = 0, next;
+	size_t first = 0, n = 0;
+
+	qsort(rp->found, rp->count, sizeof(*rp->found), found_cmp);
+	for (size_t i = 0; i < rp->count; i++) {
+		tail = MAX(tail, rp->found[i].tail);
+		durable = MAX(durable, rp->found[i].durable);
+	}
+	while (first < rp->count && rp->found[first].seq < tail)
+		first++;
+	next = tail;
+	while (first + n < rp->count && rp->found[first + n].seq == next) {
+		n++;
+		next++;
+	}
+#ifndef BREAK_GAP
+	if (durable >= next) {
+		log_error("journal: record %llu is missing, but %llu was durable: acknowledged data is lost",
+			  (unsigned long long)next, (unsigned long long)durable);
+		return -EUCLEAN;
+	}
+#else
+	n = rp->count - first;
+#endif
+	memmove(rp->found, rp->found + first, n * sizeof(*rp->found));
+	rp->count = n;
+	r->journal.tail = tail;
+	for (size_t i = 0; i < n; i++) {
+		struct found *f = &rp->found[i];
+
+		for (unsigned m = 0; m < r->t->member_count && f->seq <= durable; m++)
+			if (f->members >> m & 1 && !(f->have >> m & 1) && r->t->members[m].dev &&
+			    r->t->members[m].state == MEMBER_ACTIVE) {
+				log_warning("%s: lost journal record %llu, which it had flushed",
+					    r->t->members[m].dev->name, (unsigned long long)f->seq);
+				r->t->members[m].errors_lost++;
+			}
+	}
+	return 0;
+}
+
+/* ---- items ---- */
+
+static bool item_in_range(const struct chunk *c, const struct item_disk *item)
+{
+	uint64_t row = from_le64(item->row), count = from_le32(item->count);
+
+	if (!c)
+		return false;
+	switch (from_le32(item->kind)) {
+	case ITEM_LIVE:
+	case ITEM_DEAD:
+		return row < c->geom.blocks && count <= c->geom.blocks - row;
+	case ITEM_SUMS:
+		return row < c->geom.rows && count >> 16 <= c->geom.rows - row &&
+		       from_le32(item->slot) + (count & 0xffff) <= c->geom.sums;
+	case ITEM_IMAGE:
+		return row < c->geom.rows && from_le32(item->slot) < c->geom.sums;
+	}
+	return false;
+}
+
+/* Calls rp->visit for each item of the record. */
+static int record_walk(struct replay *rp, const struct record_disk *d)
+{
+	const uint8_t *items = (const uint8_t *)d + BLOCK_BYTES;
+	size_t bytes = from_le32(d->items_bytes), at = 0;
+	const uint8_t *image = items + ROUND_UP(bytes, BLOCK_BYTES);
+	const uint8_t *end = (const uint8_t *)d + from_le32(d->total_bytes);
+	int err = 0;
+
+	for (uint32_t n = 0; n < from_le32(d->item_count) && !err; n++) {
+		const struct item_disk *item = (const void *)(items + at);
+		const void *content = NULL;
+		size_t sums = 0;
+
+		if (at + sizeof(*item) > bytes)
+			return -EBADMSG;
+		at += sizeof(*item);
+		if (!item_in_range(table_chunk(rp->r->t, from_le32(item->chunk)), item))
+			return -EBADMSG;
+		if (from_le32(item->kind) == ITEM_SUMS)
+			sums = (size_t)(from_le32(item->count) >> 16) * (from_le32(item->count) & 0xffff) *
+			       sizeof(le64);
+		if (at + sums > bytes)
+			return -EBADMSG;
+		if (from_le32(item->kind) == ITEM_IMAGE) {
+			if (image + BLOCK_BYTES > end)
+				return -EBADMSG;
+			content = image;
+			image += BLOCK_BYTES;
+		}
+		err = rp->visit(rp, item, n, (const void *)(items + at), content);
+		at += sums;
+	}
+	return err;
+}
+
+static struct list *direct_bucket(struct replay *rp, uint32_t chunk, uint64_t row, unsigned sum)
+{
+	uint64_t h = ((uint64_t)chunk << 40 ^ row << 6 ^ sum) * 0x9e3779b97f4a7c15ull;
+
+	return &rp->directs[(h >> 32) & (rp->directs_size - 1)];
+}
+
+static struct direct *direct_find(struct replay *rp, uint32_t chunk, uint64_t row, unsigned sum)
+{
+	struct direct *d;
+
+	list_for_each(d, direct_bucket(rp, chunk, row, sum), hash)
+		if (d->row == row && d->sum == sum && d->chunk == chunk)
+			return d;
+	return NULL;
+}
+
+/* First pass: the last direct write of each block. */
+static int visit_directs(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
+			 const void *image)
+{
+	uint32_t count = from_le32(item->count), chunk = from_le32(item->chunk);
+
+	(void)sums;
+	(void)image;
+	if (from_le32(item->kind) != ITEM_SUMS)
+		return 0;
+	for (uint32_t i = 0; i < count >> 16; i++) {
+		for (uint32_t s = 0; s < (count & 0xffff); s++) {
+			uint64_t row = from_le64(item->row) + i;
+			unsigned sum = from_le32(item->slot) + s;
+			struct direct *d = direct_find(rp, chunk, row, sum);
+
+			if (!d) {
+				d = mem_zalloc(sizeof(*d));
+				if (!d)
+					return -ENOMEM;
+				d->chunk = chunk;
+				d->row = row;
+				d->sum = sum;
+				list_add(direct_bucket(rp, chunk, row, sum), &d->hash);
+			}
+			d->seq = rp->seq;
+			d->item = number;
+		}
+	}
+	return 0;
+}
+
+static int apply_sums(struct replay *rp, struct chunk *c, const struct item_disk *item, const le64 *sums)
+{
+	uint32_t count = from_le32(item->count);
+	uint64_t row = from_le64(item->row);
+	int err = 0;
+
+	for (uint32_t i = 0; i < count >> 16 && !err; i++, row++) {
+		err = page_get_rows(rp->r, c, row, 1);
+		for (uint32_t s = 0; s < (count & 0xffff) && !err; s++) {
+			image_cancel(rp->r, c, row, from_le32(item->slot) + s);
+			page_sum_set(rp->r, c, row, from_le32(item->slot) + s, from_le64(*sums++));
+		}
+		if (!err)
+			page_put_rows(rp->r, c, row, 1);
+	}
+	return err;
+}
+
+static int apply_live(struct replay *rp, struct chunk *c, const struct item_disk *item, bool live)
+{
+	struct page *p = NULL;
+	int err = 0;
+
+	for (uint32_t i = 0; i < from_le32(item->count) && !err; i++) {
+		uint64_t row;
+		unsigned index;
+
+		geom_locate(&c->geom, from_le64(item->row) + i, &row, &index);
+		if (!p || p->number != geom_bitmap_page(&c->geom, row)) {
+			if (p)
+				page_put(rp->r, p);
+			p = NULL;
+			err = page_get(rp->r, c, geom_bitmap_page(&c->geom, row), &p);
+		}
+		if (!err)
+			page_live_set(rp->r, c, row, index, live);
+	}
+	if (p)
+		page_put(rp->r, p);
+	return err;
+}
+
+static int visit_apply(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
+		       const void *image)
+{
+	struct chunk *c = table_chunk(rp->r->t, from_le32(item->chunk));
+	const struct direct *d;
+
+	switch (from_le32(item->kind)) {
+	case ITEM_LIVE:
+		return apply_live(rp, c, item, true);
+	case ITEM_DEAD:
+		return apply_live(rp, c, item, false);
+	case ITEM_SUMS:
+		return apply_sums(rp, c, item, sums);
+	case ITEM_IMAGE:
+		d = direct_find(rp, c->number, from_le64(item->row), from_le32(item->slot));
+#ifndef BREAK_REVOKE
+		if (d && (d->seq > rp->seq || (d->seq == rp->seq && d->item > number)))
+			return 0;
+#endif
+		return image_replay(rp->r, c, from_le64(item->row), from_le32(item->slot), from_le64(item->sum),
+				    image);
+	}
+	return -EBADMSG;
+}
+
+/* Any copy that still reads right. */
+static int found_read(struct replay *rp, const struct found *f, struct record_disk **ret)
+{
+	int err = record_read(rp->r, f->member, f->off, f->len, (void **)ret);
+
+	if (err)
+		return err;
+	if (record_right(rp->r, *ret, f->len))
+		return 0;
+	mem_free(*ret);
+	return -EBADMSG;
+}
+
+static int replay_pass(struct replay *rp)
+{
+	int err = 0;
+
+	for (size_t i = 0; i < rp->count && !err; i++) {
+		struct record_disk *d;
+
+		err = found_read(rp, &rp->found[i], &d);
+		if (err)
+			break;
+		rp->seq = rp->found[i].seq;
+		rp->r->journal.replay_seq = rp->seq;
+		err = record_walk(rp, d);
+		mem_free(d);
+	}
+	return err;
+}
+
+static void replay_free(struct replay *rp)
+{
+	for (size_t i = 0; rp->directs && i < rp->directs_size; i++) {
+		while (!list_empty(&rp->directs[i])) {
+			struct direct *d = list_first(&rp->directs[i], struct direct, hash);
+
+			list_del(&d->hash);
+			mem_free(d);
+		}
+	}
+	mem_free(rp->directs);
+	mem_free(rp->found);
+}
+
+int journal_replay(struct raid *r)
+{
+	struct replay rp = {.r = r, .directs_size = 65536};
+	int err = 0;
+
+	rp.directs = mem_alloc(rp.directs_size * sizeof(*rp.directs));
+	if (!rp.directs)
+		return -ENOMEM;
+	for (size_t i = 0; i < rp.directs_size; i++)
+		list_init(&rp.directs[i]);
+	for (unsigned m = 0; m < r->t->member_count && !err; m++)
+		if (r->t->members[m].dev && r->t->members[m].state == MEMBER_ACTIVE)
+			err = ring_scan(&rp, m);
+	if (!err)
+		err = replay_choose(&rp);
+	if (!err) {
+		rp.visit = visit_directs;
+		err = replay_pass(&rp);
+	}
+	if (!err) {
+		r->replaying = true;
+		rp.visit = visit_apply;
+		err = replay_pass(&rp);
+		r->replaying = false;
+	}
+	if (err)
+		log_error("journal: replay failed: %s", strerror(-err));
+	else if (rp.count)
+		log_info("journal: %zu records replayed, %llu to %llu", rp.count,
+			 (unsigned long long)rp.found[0].seq,
+			 (unsigned long long)rp.found[rp.count - 1].seq);
+	replay_free(&rp);
+	return err;
+}

@@ -1,0 +1,542 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Cells and how they are written.
+ *
+ * A cell is one group of one row: for parity levels its data and parity blocks, for mirrors one block in its copies. Two ways,
+ * chosen for each cell:
+ *
+ *   direct   nothing in the cell counts yet, but perhaps what is being written: data and parity go to their
+ *            places at once, what is not given counts as zeros and is not even written. The checksums go into the
+ *            open transaction. A crash before it is durable leaves bytes that no live block needs.
+ *   shared   something else in the cell is live, or a live block is overwritten in place, or the caller asks for it (small
+ *            synchronous writes): new data and new parity become images in the open transaction (W1) and reach their
+ *            places at a checkpoint. Live neighbours are read and verified first (W4); dead ones are dropped from
+ *            parity rather than read.
+ *
+ * "Counts" means used and written (space.c), which includes blocks that have died in a transaction that is not durable yet, since a
+ * crash brings them back.
+ *
+ * Rejected: read-modify-write of old data and old parity for shared cells. It saves reads on wide groups only, and its inputs
+ * would include dead blocks.
+ */
+#include <stdlib.h>
+
+#include "volume.h"
+
+#define CELLS_PER_BATCH 256u
+#define WRITE_IOV_MAX 256u /* blocks merged into one I/O: 1 MiB */
+
+/* ---- locks ---- */
+
+static struct list *cell_bucket(struct raid *r, uint32_t chunk, uint64_t row)
+{
+	uint64_t h = ((uint64_t)chunk << 40 ^ row / ROWS_MAX) * 0x9e3779b97f4a7c15ull;
+
+	return &r->cell_hash[(h >> 32) & (r->cell_hash_size - 1)];
+}
+
+void cell_lock(struct raid *r, struct cell_lock *l, const struct chunk *c, uint64_t row, uint64_t count,
+	       unsigned group)
+{
+	struct list *bucket = cell_bucket(r, c->number, row);
+	struct cell_lock *held;
+
+	assert(count && row / ROWS_MAX == (row + count - 1) / ROWS_MAX);
+	l->chunk = c->number;
+	l->row = row;
+	l->count = count;
+	l->group = group;
+	co_cond_init(&l->wait);
+again:
+	list_for_each(held, bucket, node) {
+		if (held->chunk != l->chunk || held->group != group || held->row >= row + count ||
+		    row >= held->row + held->count)
+			continue;
+		co_cond_wait(&held->wait);
+		goto again;
+	}
+	list_add(bucket, &l->node);
+}
+
+void cell_unlock(struct raid *r, struct cell_lock *l)
+{
+	list_del(&l->node);
+	co_cond_wake_all(&l->wait);
+}
+
+/* ---- lists of writes ---- */
+
+void write_list_init(struct write_list *l)
+{
+	memset(l, 0, sizeof(*l));
+}
+
+static void write_list_add(struct write_list *l, unsigned member, uint64_t off_bytes, void *data)
+{
+	if (l->count == l->cap) {
+		unsigned cap = l->cap ? l->cap * 2 : 64;
+		struct write_entry *entries = mem_realloc(l->entries, cap * sizeof(*entries));
+
+		if (!entries) {
+			l->failed = true;
+			return;
+		}
+		l->entries = entries;
+		l->cap = cap;
+	}
+	l->entries[l->count++] = (struct write_entry){.member = member, .off_bytes = off_bytes, .data = data};
+}
+
+void write_list_column(struct raid *r, struct write_list *l, struct chunk *c, unsigned column, uint64_t slice_block,
+		       void *data)
+{
+	const struct column *col = &c->columns[column];
+
+	if (table_column_writable(r->t, col))
+		write_list_add(l, col->member, table_column_off(r->t, col, slice_block), data);
+	if (c->move_column == (int)column && table_column_writable(r->t, &c->move_to))
+		write_list_add(l, c->move_to.member, table_column_off(r->t, &c->move_to, slice_block), data);
+}
+
+void write_list_slot(struct raid *r, struct write_list *l, struct chunk *c, uint64_t row, unsigned slot, void *data)
+{
+	write_list_column(r, l, c, geom_column(&c->geom, row, slot), geom_slice_block(&c->geom, row), data);
+}
+
+void write_list_sum(struct raid *r, struct write_list *l, struct chunk *c, uint64_t row, unsigned sum, void *data)
+{
+	const struct geom *g = &c->geom;
+
+	if (g->parity || g->copies == 1) {
+		write_list_slot(r, l, c, row, sum, data);
+		return;
+	}
+	for (unsigned copy = 0; copy < g->span; copy++)
+		write_list_slot(r, l, c, row, sum * g->span + copy, data);
+}
+
+static int write_entry_cmp(const void *a, const void *b)
+{
+	const struct write_entry *x = a, *y = b;
+
+	if (x->member != y->member)
+		return x->member < y->member ? -1 : 1;
+	return (x->off_bytes > y->off_bytes) - (x->off_bytes < y->off_bytes);
+}
+
+struct merged_write {
+	struct io io;
+	unsigned first, count; /* entries */
+	unsigned tries;
+};
+
+static unsigned write_list_merge(struct write_list *l, struct merged_write *merged, struct iovec *iov)
+{
+	unsigned n = 0;
+
+	qsort(l->entries, l->count, sizeof(*l->entries), write_entry_cmp);
+	for (unsigned i = 0; i < l->count; i++) {
+		const struct write_entry *e = &l->entries[i], *prev = i ? e - 1 : NULL;
+
+		iov[i] = (struct iovec){.iov_base = e->data, .iov_len = BLOCK_BYTES};
+		if (prev && prev->member == e->member && prev->off_bytes + BLOCK_BYTES == e->off_bytes &&
+		    merged[n - 1].count < WRITE_IOV_MAX) {
+			merged[n - 1].count++;
+			continue;
+		}
+		merged[n++] = (struct merged_write){.first = i, .count = 1};
+	}
+	return n;
+}
+
+/* Submits what has not succeeded yet; true when some are worth another try. */
+static bool write_list_try(struct raid *r, struct write_list *l, struct merged_write *merged, unsigned n,
+			   const struct iovec *iov)
+{
+	struct io_batch batch;
+	bool again = false;
+
+	io_batch_init(&batch, r->loop);
+	for (unsigned i = 0; i < n; i++) {
+		const struct write_entry *e = &l->entries[merged[i].first];
+		struct member *m = &r->t->members[e->member];
+
+		if (merged[i].tries == UINT32_MAX)
+			continue;
+		if (!m->dev || m->state != MEMBER_ACTIVE) { /* went out meanwhile */
+			merged[i].tries = UINT32_MAX;
+			continue;
+		}
+		io_writev(&batch, &merged[i].io, m->dev, e->off_bytes, &iov[merged[i].first], merged[i].count);
+	}
+	(void)io_batch_wait(&batch); /* each has its own result */
+	for (unsigned i = 0; i < n; i++) {
+		unsigned member = l->entries[merged[i].first].member;
+
+		if (merged[i].tries == UINT32_MAX)
+			continue;
+		if (!merged[i].io.result) {
+			merged[i].tries = UINT32_MAX;
+			journal_member_written(r, member);
+		} else if (merged[i].io.result == -EIO && ++merged[i].tries < WRITE_TRIES) {
+			again = true;
+		} else {
+			merged[i].tries = UINT32_MAX;
+			health_failed(r, member, IO_WRITE, merged[i].io.result);
+		}
+	}
+	return again;
+}
+
+int write_list_run(struct raid *r, struct write_list *l)
+{
+	struct merged_write *merged = NULL;
+	struct iovec *iov = NULL;
+	unsigned n;
+	int err = 0;
+
+	assert(!r->read_only);
+	if (l->count && !l->failed) {
+		merged = mem_alloc(l->count * sizeof(*merged));
+		iov = mem_alloc(l->count * sizeof(*iov));
+	}
+	if (l->failed || (l->count && (!merged || !iov))) {
+		err = -ENOMEM;
+	} else if (l->count) {
+		n = write_list_merge(l, merged, iov);
+		while (write_list_try(r, l, merged, n, iov))
+			;
+	}
+	mem_free(merged);
+	mem_free(iov);
+	mem_free(l->entries);
+	write_list_init(l);
+	return err ? err : r->error;
+}
+
+/* ---- writing ---- */
+
+struct wcell {
+	struct chunk *chunk;
+	uint64_t row;
+	unsigned group;
+	const struct raid_block *blocks; /* ascending by index */
+	unsigned count;
+	struct cell_lock lock;
+	bool shared;
+	struct rows rows;  /* shared, when neighbours count */
+	char *parity;      /* memory for the parity blocks */
+};
+
+struct wbatch {
+	struct wcell *cells;
+	unsigned count;
+	char *parity;
+};
+
+static unsigned block_index(const struct chunk *c, uint64_t lba, uint64_t *ret_row)
+{
+	unsigned index;
+
+	geom_locate(&c->geom, LBA_BLOCK(lba), ret_row, &index);
+	return index;
+}
+
+/* Memory the parity computation works on, by place within the group: what is written, what counts, NULL for zeros. */
+static void wcell_columns(const struct wcell *cell, const struct raid_block **ret_given, void **cols)
+{
+	const struct geom *g = &cell->chunk->geom;
+	uint64_t row;
+
+	for (unsigned i = 0; i < g->data; i++) {
+		cols[i] = NULL;
+		ret_given[i] = NULL;
+		if (cell->rows.slots && space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
+			cols[i] = cell->rows.slots[i];
+	}
+	for (unsigned k = 0; k < cell->count; k++) {
+		unsigned i = block_index(cell->chunk, cell->blocks[k].lba, &row) % g->data;
+
+		cols[i] = cell->blocks[k].data;
+		ret_given[i] = &cell->blocks[k];
+	}
+	for (unsigned i = 0; i < g->parity; i++)
+		cols[g->data + i] = cell->parity + (size_t)i * BLOCK_BYTES;
+}
+
+/* Direct or shared; for shared cells reads the neighbours. The cell is locked. */
+static int wcell_prepare(struct raid *r, struct wcell *cell, unsigned flags)
+{
+	const struct geom *g = &cell->chunk->geom;
+	bool others = false, overwrites = false;
+	uint64_t given = 0, row;
+	int err;
+
+	for (unsigned k = 0; k < cell->count; k++)
+		given |= 1ull << block_index(cell->chunk, cell->blocks[k].lba, &row) % g->data;
+	for (unsigned i = 0; i < g->data; i++) {
+		if (!space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
+			continue;
+		if (given >> i & 1)
+			overwrites = true;
+		else
+			others = true;
+	}
+	cell->shared = (others && g->parity) || overwrites || (flags & RAID_WRITE_JOURNAL);
+#ifdef BREAK_W1
+	if (overwrites)
+		cell->shared = others && g->parity;
+#endif
+	if (!others || !g->parity)
+		return 0;
+	err = rows_load(r, &cell->rows, cell->chunk, cell->group, cell->row, 1);
+	if (err)
+		return err;
+#ifndef BREAK_W4
+	rows_recover(r, &cell->rows, NULL);
+#endif
+	for (unsigned i = 0; i < g->data; i++)
+		if (!(given >> i & 1) && cell->rows.state[i] == SLOT_LOST &&
+		    space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
+			return -EBADMSG;
+	return 0;
+}
+
+static void wcell_add_direct(struct raid *r, struct wcell *cell, struct write_list *list)
+{
+	const struct geom *g = &cell->chunk->geom;
+	const struct raid_block *given[MEMBERS_MAX];
+	void *cols[MEMBERS_MAX];
+
+	wcell_columns(cell, given, cols);
+	if (g->parity)
+		parity_compute(g->data, g->parity, BLOCK_BYTES, cols);
+	for (unsigned i = 0; i < g->data; i++)
+		if (given[i])
+			write_list_sum(r, list, cell->chunk, cell->row,
+				       g->parity ? cell->group * g->span + i : cell->group + i, cols[i]);
+	for (unsigned i = 0; i < g->parity; i++)
+		write_list_slot(r, list, cell->chunk, cell->row, cell->group * g->span + g->data + i,
+				cols[g->data + i]);
+}
+
+/* First checksum of the cell and how many it has. */
+static unsigned wcell_sums(const struct wcell *cell, unsigned *ret_first)
+{
+	const struct geom *g = &cell->chunk->geom;
+
+	*ret_first = cell->group * (g->parity ? g->span : g->data);
+	return g->parity ? g->span : g->data;
+}
+
+static void wcell_stage_direct(struct raid *r, struct wcell *cell)
+{
+	const struct geom *g = &cell->chunk->geom;
+	const struct raid_block *given[MEMBERS_MAX];
+	void *cols[MEMBERS_MAX];
+	unsigned first, sums = wcell_sums(cell, &first);
+
+	wcell_columns(cell, given, cols);
+	for (unsigned i = 0; i < sums; i++) {
+		uint64_t value = 0;
+
+		if (!g->parity && !given[i])
+			continue; /* level 0: each block stands for itself */
+		if (i >= g->data || given[i])
+			value = block_sum(&r->t->fs, cell->chunk->number, cell->row, first + i, cols[i]);
+		image_cancel(r, cell->chunk, cell->row, first + i);
+		page_sum_set(r, cell->chunk, cell->row, first + i, value);
+		if (!g->parity)
+			journal_stage_sums(r, cell->chunk, cell->row, first + i, 1);
+		if (i < g->data && given[i])
+			space_written(cell->chunk, cell->row, cell->group * g->data + i);
+	}
+	if (g->parity)
+		journal_stage_sums(r, cell->chunk, cell->row, first, sums);
+}
+
+/* Never yields: neighbours, data, parity and checksums change together. */
+static int wcell_stage_shared(struct raid *r, struct wcell *cell)
+{
+	const struct geom *g = &cell->chunk->geom;
+	const struct raid_block *given[MEMBERS_MAX];
+	void *cols[MEMBERS_MAX];
+	unsigned first, sums = wcell_sums(cell, &first);
+	int err = 0;
+
+	wcell_columns(cell, given, cols);
+	if (g->parity)
+		parity_compute(g->data, g->parity, BLOCK_BYTES, cols);
+	for (unsigned i = 0; i < sums && !err; i++) {
+		if (i >= g->data || given[i]) {
+			err = image_stage(r, cell->chunk, cell->row, first + i, cols[i]);
+			if (i < g->data)
+				space_written(cell->chunk, cell->row, cell->group * g->data + i);
+		} else if (g->parity && !cols[i] &&
+			   (page_sum(r, cell->chunk, cell->row, first + i) ||
+			    image_find(r, cell->chunk, cell->row, first + i))) {
+			image_cancel(r, cell->chunk, cell->row, first + i);
+			page_sum_set(r, cell->chunk, cell->row, first + i, 0);
+			journal_stage_sums(r, cell->chunk, cell->row, first + i, 1);
+		}
+	}
+	if (err) {
+		log_error("out of memory in the middle of a row: the volume takes no more writes");
+		r->error = err;
+	}
+	return err;
+}
+
+static int wbatch_run(struct raid *r, struct wbatch *b, unsigned flags)
+{
+	struct write_list list;
+	int err = 0;
+	unsigned k;
+
+	write_list_init(&list);
+	for (k = 0; k < b->count && !err; k++)
+		err = wcell_prepare(r, &b->cells[k], flags);
+	for (k = 0; k < b->count && !err; k++)
+		if (!b->cells[k].shared)
+			wcell_add_direct(r, &b->cells[k], &list);
+	if (err)
+		mem_free(list.entries);
+	else
+		err = write_list_run(r, &list);
+	for (k = 0; k < b->count && !err; k++) {
+		if (b->cells[k].shared)
+			err = wcell_stage_shared(r, &b->cells[k]);
+		else
+			wcell_stage_direct(r, &b->cells[k]);
+	}
+	return err;
+}
+
+/* Takes the next cells off the sorted blocks. Returns how many blocks. */
+static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_block *blocks, unsigned count)
+{
+	unsigned used = 0;
+	uint64_t row;
+
+	b->count = 0;
+	while (used < count) {
+		struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[used].lba));
+		unsigned group = block_index(c, blocks[used].lba, &row) / c->geom.data;
+		struct wcell *last = b->count ? &b->cells[b->count - 1] : NULL;
+
+		if (last && last->chunk == c && last->row == row && last->group == group) {
+			last->count++;
+		} else {
+			if (b->count == CELLS_PER_BATCH)
+				break;
+			b->cells[b->count++] = (struct wcell){
+				.chunk = c, .row = row, .group = group, .blocks = &blocks[used], .count = 1};
+		}
+		used++;
+	}
+	return used;
+}
+
+static int wbatch_write(struct raid *r, struct wbatch *b, unsigned flags)
+{
+	unsigned pinned = 0, k, parity = 0;
+	int err = 0;
+
+	for (k = 0; k < b->count; k++)
+		parity += b->cells[k].chunk->geom.parity;
+	b->parity = parity ? buf_get_wait((size_t)parity * BLOCK_BYTES) : NULL;
+	parity = 0;
+	for (k = 0; k < b->count; k++) {
+		b->cells[k].parity = b->parity + (size_t)parity * BLOCK_BYTES;
+		parity += b->cells[k].chunk->geom.parity;
+	}
+	for (k = 0; k < b->count && !err; k++) {
+		err = space_load(r, b->cells[k].chunk);
+		if (!err)
+			err = page_get_rows(r, b->cells[k].chunk, b->cells[k].row, 1);
+		pinned += !err;
+	}
+	if (!err) {
+		for (k = 0; k < b->count; k++)
+			cell_lock(r, &b->cells[k].lock, b->cells[k].chunk, b->cells[k].row, 1,
+				  b->cells[k].group);
+		err = wbatch_run(r, b, flags);
+		for (k = 0; k < b->count; k++) {
+			rows_free(&b->cells[k].rows);
+			cell_unlock(r, &b->cells[k].lock);
+		}
+	}
+	for (k = 0; k < pinned; k++)
+		page_put_rows(r, b->cells[k].chunk, b->cells[k].row, 1);
+	buf_put(b->parity);
+	return err;
+}
+
+struct sort_block {
+	struct raid_block block;
+	uint64_t row;
+	unsigned index;
+};
+
+static int sort_block_cmp(const void *a, const void *b)
+{
+	const struct sort_block *x = a, *y = b;
+	uint32_t cx = LBA_CHUNK(x->block.lba), cy = LBA_CHUNK(y->block.lba);
+
+	if (cx != cy)
+		return cx < cy ? -1 : 1;
+	if (x->row != y->row)
+		return x->row < y->row ? -1 : 1;
+	return (x->index > y->index) - (x->index < y->index);
+}
+
+static struct raid_block *blocks_sorted(struct raid *r, const struct raid_block *blocks, unsigned count)
+{
+	struct sort_block *s = mem_alloc(count * sizeof(*s));
+	struct raid_block *out = mem_alloc(count * sizeof(*out));
+
+	if (s && out) {
+		for (unsigned i = 0; i < count; i++) {
+			struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[i].lba));
+
+			assert(c && LBA_BLOCK(blocks[i].lba) < c->geom.blocks);
+			s[i].block = blocks[i];
+			s[i].index = block_index(c, blocks[i].lba, &s[i].row);
+		}
+		qsort(s, count, sizeof(*s), sort_block_cmp);
+		for (unsigned i = 0; i < count; i++)
+			out[i] = s[i].block;
+	} else {
+		mem_free(out);
+		out = NULL;
+	}
+	mem_free(s);
+	return out;
+}
+
+int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, unsigned flags)
+{
+	struct raid_block *sorted = NULL;
+	struct wbatch b = {0};
+	unsigned done = 0;
+	int err = r->error;
+
+	if (r->read_only)
+		return -EROFS;
+	if (!err) {
+		sorted = blocks_sorted(r, blocks, count);
+		b.cells = mem_alloc(CELLS_PER_BATCH * sizeof(*b.cells));
+		if (!sorted || !b.cells)
+			err = -ENOMEM;
+	}
+	while (!err && done < count) {
+		err = raid_throttle(r);
+		if (err)
+			break;
+		done += wbatch_fill(r, &b, sorted + done, count - done);
+		err = wbatch_write(r, &b, flags);
+	}
+	mem_free(b.cells);
+	mem_free(sorted);
+	return err;
+}

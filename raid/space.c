@@ -1,0 +1,649 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Which blocks are used, and who gets the next one.
+ *
+ * On the members a block is live or not (bitmap pages). In memory there is more to say, since between being given out
+ * and being live, and between dying and being free, a block must not be given to anybody (W3):
+ *
+ *            alloc            raid_write       stage_live        stage_dead       durable, no readers
+ *   free ----------> used+fresh -------> used ----------> used,live ------> used ---------------> free
+ *
+ * `fresh` separates blocks whose bytes do not count: a row of which only fresh blocks are used may be written directly.
+ *
+ * Data is given out as whole clean stripes first, then as rows of a stripe opened for that, then as single blocks in
+ * rows that are shared. Small synchronous writes have a stripe of their own that they fill row by row through
+ * the journal. A new chunk is made before holes are filled.
+ *
+ * Bitmaps are loaded chunk by chunk as they are needed; metadata chunks at open, so that a metadata block can be had
+ * without waiting.
+ */
+#include "volume.h"
+
+#define META_RESERVE_BLOCKS 256u    /* for deleting on a full filesystem */
+#define DATA_RESERVE_FRACTION 128u  /* of all data blocks, kept from ordinary allocation */
+#define DATA_RESERVE_BLOCKS_MAX (256u << 10)
+#define GROW_TRIES_MAX MEMBERS_MAX  /* each failure takes a member out */
+
+/* ---- bits ---- */
+
+static bool bit_test(const uint64_t *map, uint64_t bit)
+{
+	return map[bit / 64] >> (bit % 64) & 1;
+}
+
+static void bit_set(uint64_t *map, uint64_t bit)
+{
+	map[bit / 64] |= 1ull << (bit % 64);
+}
+
+static void bit_clear(uint64_t *map, uint64_t bit)
+{
+	map[bit / 64] &= ~(1ull << (bit % 64));
+}
+
+static bool bits_any(const uint64_t *map, uint64_t bit, uint64_t count)
+{
+	while (count) {
+		unsigned shift = bit % 64, n = (unsigned)MIN(64u - shift, count);
+		uint64_t mask = (n == 64 ? ~0ull : (1ull << n) - 1) << shift;
+
+		if (map[bit / 64] & mask)
+			return true;
+		bit += n;
+		count -= n;
+	}
+	return false;
+}
+
+static uint64_t chunk_bits(const struct chunk *c)
+{
+	return c->geom.rows * c->geom.width;
+}
+
+static uint64_t stripe_bits(const struct chunk *c)
+{
+	return (uint64_t)c->geom.strip_blocks * c->geom.width;
+}
+
+static uint64_t bit_lba(const struct chunk *c, uint64_t bit)
+{
+	return LBA_MAKE(c->number, geom_block(&c->geom, bit / c->geom.width, (unsigned)(bit % c->geom.width)));
+}
+
+static uint64_t block_bit(const struct chunk *c, uint64_t block)
+{
+	uint64_t row;
+	unsigned index;
+
+	geom_locate(&c->geom, block, &row, &index);
+	return row * c->geom.width + index;
+}
+
+/* ---- chunks ---- */
+
+static uint64_t *class_free(struct raid *r, const struct chunk *c)
+{
+	return c->class == CHUNK_META ? &r->meta_free : &r->data_free;
+}
+
+static int space_attach(struct raid *r, struct chunk *c)
+{
+	struct chunk_space *s = mem_zalloc(sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	s->free = c->geom.blocks;
+	if (c->fill_hint != UINT32_MAX)
+		s->free -= MIN(s->free, (c->geom.blocks * c->fill_hint) >> 16);
+	*class_free(r, c) += s->free;
+	*(c->class == CHUNK_META ? &r->meta_total : &r->data_total) += c->geom.blocks;
+	c->space = s;
+	return 0;
+}
+
+static void space_drop_pages(struct raid *r, struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+
+	if (s->bitmap)
+		for (uint32_t n = 0; n < c->geom.bitmap_pages; n++)
+			if (s->bitmap[n])
+				page_put(r, s->bitmap[n]);
+	mem_free(s->bitmap);
+	mem_free(s->used);
+	mem_free(s->fresh);
+	s->bitmap = NULL;
+	s->used = s->fresh = NULL;
+}
+
+static uint64_t space_copy_live(struct chunk *c, uint32_t number)
+{
+	struct chunk_space *s = c->space;
+	const uint8_t *live = s->bitmap[number]->cur->body + PAGE_INIT_BYTES;
+	uint64_t first = (uint64_t)number * c->geom.rows_per_bitmap_page * c->geom.width;
+	uint64_t bits = MIN((uint64_t)c->geom.rows_per_bitmap_page * c->geom.width, chunk_bits(c) - first);
+	uint64_t count = 0;
+
+	for (uint64_t b = 0; b < bits; b++) {
+		if (!live[b / 8]) {
+			b |= 7;
+			continue;
+		}
+		if (live[b / 8] >> (b % 8) & 1) {
+			bit_set(s->used, first + b);
+			count++;
+		}
+	}
+	return count;
+}
+
+static int space_load_pages(struct raid *r, struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+	size_t words = DIV_ROUND_UP(chunk_bits(c), 64);
+	uint64_t used = 0;
+	int err = 0;
+
+	s->used = mem_zalloc(words * 8);
+	s->fresh = mem_zalloc(words * 8);
+	s->bitmap = mem_zalloc(c->geom.bitmap_pages * sizeof(*s->bitmap));
+	if (!s->used || !s->fresh || !s->bitmap)
+		return -ENOMEM;
+	for (uint32_t n = 0; n < c->geom.bitmap_pages && !err; n++)
+		err = page_get(r, c, n, &s->bitmap[n]);
+	if (err)
+		return err;
+	for (uint32_t n = 0; n < c->geom.bitmap_pages; n++)
+		used += space_copy_live(c, n);
+	*class_free(r, c) -= s->free;
+	s->free = c->geom.blocks - used;
+	*class_free(r, c) += s->free;
+	return 0;
+}
+
+int space_load(struct raid *r, struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+
+	while (s->loading)
+		co_cond_wait(&r->space_loaded);
+	if (s->loaded)
+		return 0;
+	if (s->error && s->error != -ENOMEM)
+		return s->error;
+	s->loading = true;
+	s->error = space_load_pages(r, c);
+	s->loading = false;
+	s->loaded = !s->error;
+	if (s->error) {
+		space_drop_pages(r, c);
+		*class_free(r, c) -= s->free;
+		s->free = 0;
+	}
+	co_cond_wake_all(&r->space_loaded);
+	return s->error;
+}
+
+bool space_loaded(const struct chunk *c)
+{
+	return c->space->loaded;
+}
+
+int space_init(struct raid *r)
+{
+	int err = 0;
+
+	co_cond_init(&r->space_loaded);
+	for (unsigned i = 0; i < r->t->chunk_count && !err; i++)
+		err = space_attach(r, r->t->chunks[i]);
+	for (unsigned i = 0; i < r->t->chunk_count && !err; i++)
+		if (r->t->chunks[i]->class == CHUNK_META)
+			err = space_load(r, r->t->chunks[i]);
+	space_recount(r);
+	return err;
+}
+
+void space_exit(struct raid *r)
+{
+	for (unsigned i = 0; i < r->t->chunk_count; i++) {
+		struct chunk *c = r->t->chunks[i];
+
+		if (!c->space)
+			continue;
+		space_drop_pages(r, c);
+		mem_free(c->space);
+		c->space = NULL;
+	}
+}
+
+void space_recount(struct raid *r)
+{
+	r->meta_potential = table_potential_blocks(r->t, CHUNK_META);
+	r->data_potential = table_potential_blocks(r->t, CHUNK_DATA);
+}
+
+uint32_t space_fill_hint(const struct chunk *c)
+{
+	return (uint32_t)(((c->geom.blocks - c->space->free) << 16) / c->geom.blocks);
+}
+
+static int grow_flush(struct raid *r, struct chunk *c)
+{
+	struct io ios[MEMBERS_MAX];
+	struct io_batch batch;
+
+	io_batch_init(&batch, r->loop);
+	for (unsigned i = 0; i < c->geom.columns; i++)
+		io_flush(&batch, &ios[i], r->t->members[c->columns[i].member].dev);
+	return io_batch_wait(&batch);
+}
+
+int space_grow(struct raid *r, enum chunk_class class)
+{
+	struct chunk *c;
+	int err;
+
+	if (r->read_only)
+		return -EROFS;
+	co_mutex_lock(&r->table_lock);
+	for (unsigned tries = 0;; tries++) {
+		c = NULL;
+		err = r->error ? r->error : table_chunk_add(r->t, class, &c);
+		if (err)
+			break;
+		c->hidden = true;
+		err = page_format_chunk(r->loop, r->t, c);
+		/* W6: the table must not announce a chunk whose bitmap pages a crash can still lose. */
+		if (!err)
+			err = grow_flush(r, c);
+		c->hidden = false;
+		if (!err)
+			err = health_table_write_locked(r);
+		if (!err)
+			err = space_attach(r, c);
+		if (!err)
+			break;
+		table_chunk_drop(r->t, c);
+		/* Writing the table finds out which member it is and takes it out. */
+		if (tries == GROW_TRIES_MAX || health_table_write_locked(r))
+			break;
+	}
+	space_recount(r);
+	co_mutex_unlock(&r->table_lock);
+	if (!err)
+		err = space_load(r, c);
+	return err;
+}
+
+/* ---- questions ---- */
+
+bool space_occupied(const struct chunk *c, uint64_t row, unsigned index)
+{
+	uint64_t bit = row * c->geom.width + index;
+
+	return bit_test(c->space->used, bit) && !bit_test(c->space->fresh, bit);
+}
+
+void space_written(struct chunk *c, uint64_t row, unsigned index)
+{
+	bit_clear(c->space->fresh, row * c->geom.width + index);
+}
+
+bool space_row_in_use(const struct chunk *c, uint64_t row)
+{
+	return bits_any(c->space->used, row * c->geom.width, c->geom.width);
+}
+
+/* ---- giving out ---- */
+
+struct grant {
+	struct raid *r;
+	struct raid_run *runs;
+	unsigned count, max;
+	uint32_t want;
+	bool full; /* no run left */
+};
+
+/* Gives out `count` blocks that lie one after the other; false when they do not fit into the runs. */
+static bool grant_run(struct grant *g, struct chunk *c, uint64_t lba, uint32_t count)
+{
+	struct raid_run *last = g->count ? &g->runs[g->count - 1] : NULL;
+
+	if (last && last->lba + last->count == lba) {
+		last->count += count;
+	} else if (g->count < g->max) {
+		g->runs[g->count++] = (struct raid_run){.lba = lba, .count = count};
+	} else {
+		g->full = true;
+		return false;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t bit = block_bit(c, LBA_BLOCK(lba) + i);
+
+		assert(!bit_test(c->space->used, bit));
+		bit_set(c->space->used, bit);
+		bit_set(c->space->fresh, bit);
+	}
+	c->space->free -= count;
+	*class_free(g->r, c) -= count;
+	g->want -= MIN(g->want, count);
+	return true;
+}
+
+/* Next stripe in which nothing is used; UINT64_MAX: none. */
+static uint64_t find_stripe(struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+	uint64_t stripes = c->geom.rows / c->geom.strip_blocks, bits = stripe_bits(c);
+
+	if (s->no_stripes || s->free < bits)
+		return UINT64_MAX;
+	for (uint64_t i = 0; i < stripes; i++) {
+		uint64_t stripe = (s->stripe_cursor + i) % stripes;
+
+		if (!bits_any(s->used, stripe * bits, bits)) {
+			s->stripe_cursor = stripe + 1;
+			return stripe;
+		}
+	}
+	s->no_stripes = true;
+	return UINT64_MAX;
+}
+
+static void grant_stripes(struct grant *g, struct chunk *c)
+{
+	while (g->want >= stripe_bits(c) && !g->full) {
+		uint64_t stripe = find_stripe(c);
+
+		if (stripe == UINT64_MAX)
+			return;
+		if (!grant_run(g, c, LBA_MAKE(c->number, stripe * stripe_bits(c)), (uint32_t)stripe_bits(c)))
+			return;
+	}
+}
+
+/* Rows in which nothing is used: of the opened stripe, or of another, or wherever there are some. */
+static uint64_t find_rows(struct chunk *c, uint64_t want, uint64_t *ret_row)
+{
+	struct chunk_space *s = c->space;
+	unsigned width = c->geom.width;
+	uint64_t stripe, n;
+
+	if (s->row_next == s->row_end && (stripe = find_stripe(c)) != UINT64_MAX) {
+		s->row_next = stripe * c->geom.strip_blocks;
+		s->row_end = s->row_next + c->geom.strip_blocks;
+	}
+	while (s->row_next < s->row_end && space_row_in_use(c, s->row_next))
+		s->row_next++;
+	if (s->row_next < s->row_end) {
+		*ret_row = s->row_next;
+		for (n = 0; n < want && s->row_next < s->row_end && !space_row_in_use(c, s->row_next); n++)
+			s->row_next++;
+		return n;
+	}
+	if (s->no_rows || s->free < width)
+		return 0;
+	for (uint64_t row = 0; row < c->geom.rows; row++) {
+		if (space_row_in_use(c, row))
+			continue;
+		*ret_row = row;
+		for (n = 1; n < want && (row + n) % c->geom.strip_blocks && !space_row_in_use(c, row + n); n++)
+			;
+		return n;
+	}
+	s->no_rows = true;
+	return 0;
+}
+
+/* Index by index down the rows, so that what follows in the file follows on a member. */
+static void grant_rows(struct grant *g, struct chunk *c)
+{
+	unsigned width = c->geom.width;
+	uint64_t row, rows;
+
+	while (g->want && !g->full) {
+		rows = find_rows(c, DIV_ROUND_UP(g->want, width), &row);
+		if (!rows)
+			return;
+		for (unsigned index = 0; index < width && g->want; index++) {
+			uint32_t n = (uint32_t)MIN(rows, g->want);
+
+			if (!grant_run(g, c, LBA_MAKE(c->number, geom_block(&c->geom, row, index)), n))
+				return;
+		}
+	}
+}
+
+static void grant_small(struct grant *g, struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+	uint64_t stripe;
+
+	while (g->want && !g->full) {
+		if (s->small_next == s->small_end) {
+			stripe = find_stripe(c);
+			if (stripe == UINT64_MAX)
+				return;
+			s->small_next = stripe * stripe_bits(c);
+			s->small_end = s->small_next + stripe_bits(c);
+		}
+		if (!bit_test(s->used, s->small_next) && !grant_run(g, c, bit_lba(c, s->small_next), 1))
+			return;
+		s->small_next++;
+	}
+}
+
+static void grant_holes(struct grant *g, struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+	uint64_t bits = chunk_bits(c);
+
+	for (uint64_t i = 0; i < bits && g->want && !g->full && s->free; i++) {
+		uint64_t bit = (s->hole_cursor + i) % bits;
+
+		if (bit % 64 == 0 && bit + 64 <= bits && s->used[bit / 64] == ~0ull) {
+			i += 63;
+			continue;
+		}
+		if (bit_test(s->used, bit))
+			continue;
+		if (!grant_run(g, c, bit_lba(c, bit), 1))
+			return;
+		s->hole_cursor = bit + 1;
+	}
+}
+
+typedef void grant_fn(struct grant *g, struct chunk *c);
+
+/* One way of giving out over all data chunks, from the one being filled on. Yields where a bitmap must be loaded. */
+static void grant_over_chunks(struct grant *g, grant_fn *fn)
+{
+	struct raid *r = g->r;
+	unsigned count = r->t->chunk_count;
+
+	for (unsigned i = 0; i < count && g->want && !g->full; i++) {
+		unsigned at = (r->data_cursor + i) % count;
+		struct chunk *c = r->t->chunks[at];
+
+		if (c->class != CHUNK_DATA || !c->space || !c->space->free || space_load(r, c))
+			continue;
+		fn(g, c);
+		if (!g->want)
+			r->data_cursor = at;
+	}
+}
+
+static uint64_t data_reserve(const struct raid *r)
+{
+	return MIN((r->data_total + r->data_potential) / DATA_RESERVE_FRACTION, DATA_RESERVE_BLOCKS_MAX);
+}
+
+int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_run *runs, unsigned runs_max,
+		    unsigned *ret_count)
+{
+	struct grant g = {.r = r, .runs = runs, .max = runs_max};
+	uint64_t all = r->data_free + r->data_potential, keep = flags & RAID_ALLOC_RESERVE ? 0 : data_reserve(r);
+	int err = 0;
+
+	if (r->read_only)
+		return -EROFS;
+	if (all <= keep)
+		return -ENOSPC;
+	want = (uint32_t)MIN(want, all - keep);
+	g.want = want;
+	while (g.want && !g.full) {
+		uint32_t before = g.want;
+
+		if (flags & RAID_ALLOC_SMALL) {
+			grant_over_chunks(&g, grant_small);
+		} else {
+			grant_over_chunks(&g, grant_stripes);
+			grant_over_chunks(&g, grant_rows);
+		}
+		if (!g.want || g.full)
+			break;
+		err = space_grow(r, CHUNK_DATA);
+		if (err && err != -ENOSPC)
+			break;
+		if (err == -ENOSPC) {
+			grant_over_chunks(&g, grant_holes);
+			if (g.want == before)
+				break;
+		}
+	}
+	*ret_count = g.count;
+	if (g.count)
+		return 0;
+	return err ? err : -ENOSPC;
+}
+
+static uint32_t meta_reserve(const struct raid *r, unsigned flags)
+{
+	if (flags & RAID_ALLOC_RESERVE)
+		return 0;
+	return (uint32_t)MIN(META_RESERVE_BLOCKS, r->meta_total / 8);
+}
+
+uint32_t raid_meta_ready(const struct raid *r, unsigned flags)
+{
+	uint32_t reserve = meta_reserve(r, flags);
+
+	return r->meta_free > reserve ? (uint32_t)MIN(r->meta_free - reserve, UINT32_MAX) : 0;
+}
+
+int raid_meta_ensure(struct raid *r, uint32_t want, unsigned flags)
+{
+	int err = 0;
+
+	while (raid_meta_ready(r, flags) < want && !err)
+		err = space_grow(r, CHUNK_META);
+	return err;
+}
+
+uint64_t raid_alloc_meta(struct raid *r, unsigned flags)
+{
+	struct raid_run run;
+	struct grant g = {.r = r, .runs = &run, .max = 1, .want = 1};
+
+	if (!raid_meta_ready(r, flags))
+		return LBA_NONE;
+	for (unsigned i = 0; i < r->t->chunk_count && g.want; i++) {
+		struct chunk *c = r->t->chunks[i];
+
+		if (c->class == CHUNK_META && c->space && c->space->loaded && c->space->free)
+			grant_holes(&g, c);
+	}
+	return g.count ? run.lba : LBA_NONE;
+}
+
+void space_release(struct raid *r, uint64_t lba, uint32_t count)
+{
+	struct chunk *c = table_chunk(r->t, LBA_CHUNK(lba));
+	struct chunk_space *s = c->space;
+
+	if (!s->loaded)
+		return;
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t bit = block_bit(c, LBA_BLOCK(lba) + i);
+
+		assert(bit_test(s->used, bit));
+		bit_clear(s->used, bit);
+		bit_clear(s->fresh, bit);
+	}
+	s->free += count;
+	*class_free(r, c) += count;
+	s->no_stripes = s->no_rows = false;
+}
+
+void raid_unalloc(struct raid *r, uint64_t lba, uint32_t count)
+{
+	space_release(r, lba, count);
+}
+
+void raid_space(const struct raid *r, struct raid_space *ret)
+{
+	uint64_t all = r->data_free + r->data_potential;
+
+	ret->data_reserve = data_reserve(r);
+	ret->data_total = r->data_total + r->data_potential;
+	ret->data_free = all > ret->data_reserve ? all - ret->data_reserve : 0;
+	ret->meta_total = r->meta_total;
+	ret->meta_free = r->meta_free;
+	ret->meta_potential = r->meta_potential;
+}
+
+/* ---- live blocks ---- */
+
+int raid_is_live(struct raid *r, uint64_t lba, bool *ret)
+{
+	struct chunk *c = table_chunk(r->t, LBA_CHUNK(lba));
+	uint64_t row;
+	unsigned index;
+	int err;
+
+	*ret = false;
+	if (!c || LBA_BLOCK(lba) >= c->geom.blocks)
+		return 0;
+	err = space_load(r, c);
+	if (err)
+		return err;
+	geom_locate(&c->geom, LBA_BLOCK(lba), &row, &index);
+	*ret = page_live(r, c, row, index);
+	return 0;
+}
+
+static int chunk_for_each_live(struct raid *r, struct chunk *c,
+			       int (*fn)(void *arg, uint64_t lba, uint32_t count), void *arg)
+{
+	uint64_t row, start = 0;
+	uint32_t run = 0;
+	unsigned index;
+	int err = space_load(r, c);
+
+	for (uint64_t block = 0; block <= c->geom.blocks && !err; block++) {
+		bool live = false;
+
+		if (block < c->geom.blocks) {
+			geom_locate(&c->geom, block, &row, &index);
+			live = page_live(r, c, row, index);
+		}
+		if (live && !run++)
+			start = block;
+		if (!live && run) {
+			err = fn(arg, LBA_MAKE(c->number, start), run);
+			run = 0;
+		}
+	}
+	return err;
+}
+
+int raid_for_each_live(struct raid *r, enum chunk_class class,
+		       int (*fn)(void *arg, uint64_t lba, uint32_t count), void *arg)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < r->t->chunk_count && !err; i++)
+		if (r->t->chunks[i]->class == class)
+			err = chunk_for_each_live(r, r->t->chunks[i], fn, arg);
+	return err;
+}

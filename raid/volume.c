@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * The volume: start reading here.
+ *
+ * Opening: the members vote on the table (label.c); the journal of an unclean volume is replayed in memory and written
+ * home (replay.c, journal.c); only then members that are absent become MISSING and members that have come back join, since
+ * until then the table must say what the journal was written under; and with the table that says so a new epoch begins, in which no old
+ * record counts. A crash anywhere before that last step finds the same table and the same journal again.
+ *
+ * Closing: jobs end at their next unit, everything is committed and written home, and the table is marked clean.
+ */
+#include "volume.h"
+
+#define CELL_HASH_SIZE 1024u
+
+/* ---- background ---- */
+
+struct background {
+	struct raid *r;
+	void (*fn)(struct raid *r);
+};
+
+static void background_run(void *arg)
+{
+	struct background *b = arg;
+	struct raid *r = b->r;
+
+	b->fn(r);
+	mem_free(b);
+	r->background--;
+	co_cond_wake_all(&r->background_done);
+}
+
+int raid_background(struct raid *r, void (*fn)(struct raid *r))
+{
+	struct background *b = mem_alloc(sizeof(*b));
+	int err;
+
+	if (!b)
+		return -ENOMEM;
+	*b = (struct background){.r = r, .fn = fn};
+	r->background++;
+	err = co_spawn(r->loop, background_run, b);
+	if (err) {
+		r->background--;
+		mem_free(b);
+	}
+	return err;
+}
+
+static void background_stop(struct raid *r)
+{
+	r->stopping = true;
+	walk_stop(r);
+	while (r->background) {
+		co_cond_wake_all(&r->journal.timer_kick);
+		co_cond_wake_all(&r->journal.checkpoint_kick);
+		if (r->error)
+			co_cond_wake_all(&r->journal.done);
+		co_cond_wait(&r->background_done);
+	}
+	r->started = false;
+}
+
+/* ---- open ---- */
+
+static int raid_init(struct raid *r)
+{
+	int err;
+
+	co_cond_init(&r->background_done);
+	co_cond_init(&r->rebuild.ended);
+	co_cond_init(&r->scrub.ended);
+	co_mutex_init(&r->table_lock);
+	r->cell_hash_size = CELL_HASH_SIZE;
+	r->cell_hash = mem_alloc(r->cell_hash_size * sizeof(*r->cell_hash));
+	if (!r->cell_hash)
+		return -ENOMEM;
+	for (size_t i = 0; i < r->cell_hash_size; i++)
+		list_init(&r->cell_hash[i]);
+	err = pages_init(r);
+	if (!err)
+		err = images_init(r);
+	if (!err)
+		err = journal_init(r);
+	return err;
+}
+
+/* Memory only; the devices stay. */
+static void raid_free(struct raid *r)
+{
+	if (!r)
+		return;
+	if (r->t)
+		space_exit(r);
+	images_exit(r);
+	journal_exit(r);
+	pages_exit(r);
+	mem_free(r->cell_hash);
+	table_free(r->t);
+	mem_free(r);
+}
+
+/* The journal's content goes home as with any checkpoint. */
+static int replay_write_home(struct raid *r)
+{
+	struct journal *j = &r->journal;
+	int err;
+
+	j->checkpointing = true;
+	j->captured_record = j->replay_seq;
+	pages_capture(r);
+	err = journal_write_home(r, UINT64_MAX);
+	pages_release(r);
+	j->checkpointing = false;
+	return err;
+}
+
+static int new_epoch(struct raid *r, struct dev **stale)
+{
+	int err;
+
+	health_open(r, stale);
+	r->t->epoch = MAX(r->t->epoch, r->t->gen) + 1;
+	r->t->salt = loop_random(r->loop);
+	r->t->flags &= ~TABLE_CLEAN;
+	err = health_table_write_locked(r);
+	if (!err)
+		journal_reset(r);
+	return err;
+}
+
+static int raid_recover(struct raid *r, struct dev **stale)
+{
+	bool clean = r->t->flags & TABLE_CLEAN;
+	int err = 0;
+
+	if (!clean) {
+		/* In a read-only volume for good: its pages stay as on the members but for what is in memory. */
+		r->replaying = true;
+		err = journal_replay(r);
+		if (!err && !r->read_only)
+			err = replay_write_home(r);
+		r->replaying = r->read_only;
+	}
+	if (!err && !r->read_only)
+		err = new_epoch(r, stale);
+	if (!err)
+		err = space_init(r);
+	return err;
+}
+
+static int features_check(const struct label_vote *vote, unsigned count, bool read_only)
+{
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t unknown = vote->verdicts[i].label.ro_compat & ~FEATURES_RO_COMPAT;
+
+		if (vote->verdicts[i].what != VERDICT_USED || !unknown || read_only)
+			continue;
+		log_error("unknown feature bits %llx: the volume can only be opened read-only",
+			  (unsigned long long)unknown);
+		return -EROFS;
+	}
+	return 0;
+}
+
+/* Those that do not take part are closed; sets *stale by member index. */
+static void devices_sort(struct raid *r, struct dev **devs, unsigned count, const struct label_vote *vote,
+			 struct dev **stale, struct dev **unused, unsigned *ret_unused)
+{
+	*ret_unused = 0;
+	for (unsigned i = 0; i < count; i++) {
+		const struct label_verdict *v = &vote->verdicts[i];
+
+		if (v->what == VERDICT_USED)
+			continue;
+		if (v->what == VERDICT_STALE && !r->read_only)
+			stale[v->label.member_index] = devs[i];
+		else
+			unused[(*ret_unused)++] = devs[i];
+	}
+}
+
+int raid_open(struct loop *loop, struct dev **devs, unsigned count, const struct uuid *fs,
+	      const struct raid_options *options, struct raid **ret)
+{
+	struct dev *stale[MEMBERS_MAX] = {0}, *unused[MEMBERS_MAX];
+	struct label_vote *vote = mem_zalloc(sizeof(*vote));
+	struct raid *r = mem_zalloc(sizeof(*r));
+	unsigned unused_count = 0;
+	int err = vote && r ? 0 : -ENOMEM;
+
+	if (!err)
+		err = label_vote(loop, devs, count, fs, vote);
+	if (!err) {
+		r->loop = loop;
+		r->options = *options;
+		r->read_only = options->flags & (RAID_OPEN_READ_ONLY | RAID_OPEN_CHECK);
+		r->t = vote->table;
+		err = features_check(vote, count, r->read_only);
+	} else if (vote) {
+		table_free(vote->table);
+	}
+	if (!err && !table_enough(r->t, true))
+		err = -ENODEV;
+	if (!err)
+		err = raid_init(r);
+	if (!err) {
+		devices_sort(r, devs, count, vote, stale, unused, &unused_count);
+		err = raid_recover(r, stale);
+	}
+	mem_free(vote);
+	if (err) {
+		raid_free(r);
+		return err;
+	}
+	for (unsigned i = 0; i < unused_count; i++)
+		dev_close(unused[i]);
+	*ret = r;
+	return 0;
+}
+
+void raid_set_hooks(struct raid *r, const struct raid_hooks *hooks, void *ctx)
+{
+	r->hooks = *hooks;
+	r->hooks_ctx = ctx;
+}
+
+int raid_start(struct raid *r)
+{
+	int err;
+
+	if (r->read_only || r->started)
+		return 0;
+	err = journal_start(r);
+	if (err)
+		return err;
+	r->started = true;
+	health_reconcile(r);
+	return 0;
+}
+
+/* ---- close ---- */
+
+static void devices_close(struct raid *r)
+{
+	for (unsigned i = 0; i < r->t->member_count; i++) {
+		dev_close(r->t->members[i].dev);
+		r->t->members[i].dev = NULL;
+	}
+}
+
+static int close_clean(struct raid *r)
+{
+	int err = journal_checkpoint(r);
+
+	if (err)
+		return err;
+	for (unsigned i = 0; i < r->t->chunk_count; i++)
+		r->t->chunks[i]->fill_hint = space_fill_hint(r->t->chunks[i]);
+	r->t->flags |= TABLE_CLEAN;
+	return health_table_write_locked(r);
+}
+
+int raid_close(struct raid *r)
+{
+	int err;
+
+	background_stop(r);
+	err = r->read_only ? 0 : r->error ? r->error : close_clean(r);
+	devices_close(r);
+	raid_free(r);
+	return err;
+}
+
+void raid_abandon(struct raid *r)
+{
+	r->abandoned = true;
+	if (!r->error)
+		r->error = -EIO;
+	co_cond_wake_all(&r->journal.done);
+	background_stop(r);
+	devices_close(r);
+	raid_free(r);
+}
+
+/* ---- info ---- */
+
+/* Members that may still go, by the group of the chunk that is worst off; -1: it lacks more than it has spare. */
+static int chunk_redundancy(const struct table *t, const struct chunk *c)
+{
+	const struct geom *g = &c->geom;
+	int worst = MEMBERS_MAX;
+
+	for (unsigned group = 0; group < g->groups; group++) {
+		int left = g->parity ? (int)g->parity : (int)g->copies - 1;
+
+		for (unsigned k = 0; k < g->span; k++)
+			if (!table_column_readable(t, &c->columns[group * g->span + k]))
+				left--;
+		worst = MIN(worst, left);
+	}
+	return worst;
+}
+
+void raid_info(const struct raid *r, struct raid_info *ret)
+{
+	const struct table *t = r->t;
+	int redundancy = (int)t->tolerance;
+	uint64_t slices = UINT64_MAX;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->fs = t->fs;
+	memcpy(ret->name, t->name, sizeof(ret->name));
+	ret->level = t->level;
+	ret->tolerance = t->tolerance;
+	ret->groups = t->groups;
+	ret->member_count = t->member_count;
+	ret->chunk_count = t->chunk_count;
+	ret->strip_bytes = (uint64_t)t->strip_blocks * BLOCK_BYTES;
+	ret->slice_bytes = t->slice_bytes;
+	ret->journal_bytes = t->journal_bytes;
+	ret->gen = t->gen;
+	ret->epoch = t->epoch;
+	ret->journal_seq = r->journal.record_seq;
+	ret->journal_tail = r->journal.tail;
+	for (unsigned i = 0; i < t->chunk_count; i++) {
+		int left = chunk_redundancy(t, t->chunks[i]);
+
+		ret->chunks_below_target += left < (int)t->tolerance;
+		redundancy = MIN(redundancy, left);
+	}
+	for (unsigned i = 0; i < t->member_count; i++)
+		if (t->members[i].state != MEMBER_REMOVED)
+			slices = MIN(slices, t->members[i].slice_count);
+	ret->member_bytes_min = t->slices_off_bytes + slices * t->slice_bytes + LABEL_AREA_BYTES;
+	ret->redundancy = (unsigned)MAX(redundancy, 0);
+	ret->rebuild = r->rebuild.info;
+	ret->scrub = r->scrub.info;
+	ret->error = r->error;
+	ret->read_only = r->read_only;
+	if (r->error || redundancy < 0)
+		ret->state = RAID_FAILED;
+	else if (r->rebuild.info.running)
+		ret->state = RAID_REBUILDING;
+	else if (ret->chunks_below_target)
+		ret->state = RAID_DEGRADED;
+	else
+		ret->state = RAID_OPTIMAL;
+}
+
+int raid_member_info(const struct raid *r, unsigned index, struct raid_member_info *ret)
+{
+	const struct member *m;
+
+	if (index >= r->t->member_count)
+		return -ENOENT;
+	m = &r->t->members[index];
+	memset(ret, 0, sizeof(*ret));
+	ret->uuid = m->uuid;
+	ret->present = m->dev && m->state == MEMBER_ACTIVE;
+	memcpy(ret->path, m->hint, sizeof(m->hint));
+	if (m->dev)
+		memcpy(ret->path, m->dev->name, sizeof(ret->path));
+	memcpy(ret->serial, m->serial, sizeof(m->serial));
+	ret->state = m->state;
+	ret->size_bytes = m->size_bytes;
+	ret->slices = m->slice_count;
+	ret->slices_free = m->slices_free;
+	ret->errors_read = m->errors_read;
+	ret->errors_write = m->errors_write;
+	ret->errors_sum = m->errors_sum;
+	ret->errors_lost = m->errors_lost;
+	ret->errors_hung = m->errors_hung;
+	ret->replaces = m->replaces;
+	for (unsigned i = 0; i < r->t->chunk_count; i++) {
+		const struct chunk *c = r->t->chunks[i];
+
+		for (unsigned k = 0; k < c->geom.columns; k++) {
+			if (c->columns[k].member != index)
+				continue;
+			ret->columns++;
+			ret->columns_stale += c->columns[k].stale;
+		}
+	}
+	return 0;
+}
