@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The write buffer: dirty blocks in memory, and how they get to the volume.
+ */
+#ifndef FS_WRITEBACK_H
+#define FS_WRITEBACK_H
+
+#include "inode.h"
+
+/* One dirty block of a file. */
+struct wb_block {
+	struct inode *inode; /* NULL: cut off while it was being written out; the batch frees it */
+	uint64_t block;	     /* in the file */
+	uint64_t
+	    seq; /* counts dirtyings: when the oldest byte of `data` that is not on disk came */
+	uint64_t dirtied_ns; /* the same on the loop's clock */
+	void *data;	     /* the newest content, BLOCK_BYTES of pool memory */
+	void *io_data; /* what is being written out: stays as it is (W4); NULL: not being written */
+	uint64_t io_seq;
+	bool fresh; /* holds a reservation: has no place on the volume that it could take */
+	bool took;  /* the reservation has become an allocation that is not yet in the map */
+	uint8_t tries;
+	struct list link; /* inode's dirty or writing */
+};
+
+/* ---- writing into the buffer (file.c) ---- */
+
+/*
+ * Waits until `blocks` more may be dirty and takes them into account; -errno when the volume takes
+ * no more writes. Yields; not with an inode's lock held. Give back with room_done.
+ */
+int writeback_room(struct fs *fs, uint64_t blocks);
+void writeback_room_done(struct fs *fs, uint64_t blocks);
+/* A block with memory, not yet anyone's. Yields. NULL without memory. */
+struct wb_block *writeback_spare(struct fs *fs);
+void writeback_spare_free(struct wb_block *b);
+
+/* The rest never yields. */
+
+/* The newest content of a dirty block, NULL when it is not dirty. */
+const void *writeback_peek(struct inode *i, uint64_t block);
+struct wb_block *writeback_find(struct inode *i, uint64_t block);
+/* First dirty block >= from. */
+bool writeback_next_dirty(struct inode *i, uint64_t from, uint64_t *ret);
+/* Makes sure that writeback_add of this block cannot fail. -ENOMEM. */
+int writeback_prepare(struct inode *i, uint64_t block);
+/* A spare with content becomes the (not yet dirty) block of the file. */
+void writeback_add(struct fs *fs, struct inode *i, uint64_t block, struct wb_block *spare,
+		   bool fresh);
+/*
+ * Memory to change a dirty block in. If it is just being written out its content goes on in the
+ * spare's memory (and *spare becomes NULL).
+ */
+void *writeback_modify(struct fs *fs, struct wb_block *b, struct wb_block **spare);
+/* Whether *spare would be needed by writeback_modify. */
+static inline bool writeback_is_shared(const struct wb_block *b)
+{
+	return b->io_data && b->io_data == b->data;
+}
+/* Forgets dirty blocks [from, to): they are not written any more. */
+void writeback_drop(struct fs *fs, struct inode *i, uint64_t from, uint64_t to);
+/* Dirty blocks in [from, to) have got a place to go to (fallocate): their reservations end. */
+void writeback_unreserve(struct fs *fs, struct inode *i, uint64_t from, uint64_t to);
+/* A dirty block that had a place of another kind will need space. */
+void writeback_reserve(struct fs *fs, struct wb_block *b);
+/* Frees what an inode that goes has in the buffer. */
+void writeback_forget(struct inode *i);
+/* What hangs in the buffer is enough for a batch: the flusher should not wait for its time. */
+void writeback_kick(struct fs *fs);
+
+/* Data blocks that can still be promised to somebody. */
+uint64_t writeback_avail(struct fs *fs);
+/* Whether metadata for what is dirty, and `blocks` more, can be had. */
+bool writeback_meta_avail(struct fs *fs, uint64_t blocks);
+/* Space was freed: worth a commit before saying ENOSPC. */
+void writeback_note_freed(struct fs *fs);
+/* Before ENOSPC: does what may give space. False: there was nothing to try. Yields; no inode's lock
+ * held. */
+bool writeback_make_space(struct fs *fs);
+/* Blocks that dirty data will need beyond what it has. For statfs (writeback_dirty_bytes:
+ * private.h). */
+uint64_t writeback_reserved_blocks(const struct fs *fs);
+
+/*
+ * Writes out what was dirty at the call, of one inode (pinned) or of all (NULL). On return it
+ * stands in the tree and is durable with the next commit. `sync`: somebody waits; little goes
+ * through the journal. Yields. The first error; what failed stays dirty and is tried again by the
+ * flusher, WB_TRIES_MAX times in all.
+ */
+int writeback_write(struct fs *fs, struct inode *i, bool sync);
+
+#endif
