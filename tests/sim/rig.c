@@ -1,0 +1,702 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The bench.
+ *
+ * The budget: a member is *suspect* while it may lack something that it should hold: it is away, was put back
+ * stale, was damaged and not scrubbed since, or replaces another and is not complete. No more members than the level
+ * tolerates are ever suspect, so nothing may be lost and no call may fail (but for lack of space). Everything that
+ * makes a member suspect asks rig_budget first.
+ *
+ * After a crash calls fail as they like. Whoever gets an error looks at world_crashed: if the world stands, the
+ * error fails the seed.
+ */
+#include "rig.h"
+#include "raid/buf.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+#define OPEN_CRASHES_MAX 4
+#define LOG_LINES 24
+#define LOG_LINE_BYTES 240
+#define UNWIND_NS_MAX (900 * NS_PER_S) /* simulated: a step that takes longer hangs */
+#define CHECK_LINES_MAX 20
+
+/* The last messages of the libraries, for a failure. */
+static struct {
+	char line[LOG_LINES][LOG_LINE_BYTES];
+	unsigned next;
+	struct rig *rig;
+} log_ring;
+
+static void rig_log(enum log_level level, const char *text, void *arg)
+{
+	struct rig *g = arg;
+	static const char *const names[] = {"error", "warning", "info", "debug"};
+
+	if (world_is_verbose(g->world))
+		world_say(g->world, "%s: %s", names[level], text);
+	if (level > LOG_LEVEL_INFO)
+		return;
+	snprintf(log_ring.line[log_ring.next++ % LOG_LINES], LOG_LINE_BYTES, "%s: %s", names[level],
+		 text);
+}
+
+void rig_fail(struct rig *g, const char *format, ...)
+{
+	va_list ap;
+
+	fflush(stdout);
+	for (unsigned i = 0; i < LOG_LINES; i++) {
+		const char *line = log_ring.line[(log_ring.next + i) % LOG_LINES];
+
+		if (*line)
+			fprintf(stderr, "  %s\n", line);
+	}
+	fprintf(stderr, "seed %llu: level %u, %u members, round %u, %s%s: ",
+		(unsigned long long)g->o->seed, g->level, g->member_count, g->round, g->doing,
+		world_crashed(g->world) ? " (crashed)" : "");
+	va_start(ap, format);
+	vfprintf(stderr, format, ap);
+	va_end(ap);
+	fprintf(stderr, "\nreplay: %s\n", g->o->replay);
+	if (g->o->alone)
+		printf("0 passed, 1 failed\n");
+	fflush(NULL);
+	_exit(1); /* what is left is not worth a leak report */
+}
+
+static void rig_stuck(void *arg, const char *why)
+{
+	struct rig *g = arg;
+
+	rig_fail(g, "%s (%u coroutines, %u workers)", why, loop_co_count(g->loop), g->workers);
+}
+
+void rig_say(struct rig *g, const char *doing)
+{
+	g->doing = doing;
+	world_watch(g->world, world_now_ns(g->world) + UNWIND_NS_MAX, rig_stuck, g);
+	world_say(g->world, "-- round %u: %s", g->round, doing);
+}
+
+/* ---- configuration ---- */
+
+static unsigned members_min(unsigned level)
+{
+	switch (level) {
+	case 0:
+	case 1:
+		return 2;
+	case 5:
+		return 3;
+	case 6:
+	case 10:
+		return 4;
+	case 50:
+		return 6;
+	default:
+		return 8;
+	}
+}
+
+static struct slot *slot_add(struct rig *g, uint64_t size_bytes)
+{
+	struct simdev_params params;
+	struct slot *s;
+	char name[16];
+
+	rig_must(g, g->slot_count < RIG_SPARES_MAX, "too many members");
+	s = &g->slots[g->slot_count++];
+	snprintf(name, sizeof(name), "m%u", g->spare_number++);
+	simdev_params_random(&params, &g->rng, size_bytes);
+	*s = (struct slot){.dev = simdev_new(g->world, name, &params), .replaces = -1};
+	rig_must(g, s->dev, "no memory");
+	return s;
+}
+
+void rig_init(struct rig *g, const struct sim_options *o)
+{
+	static const unsigned levels[] = {1, 5, 5, 5, 6, 6, 6, 10, 10, 0, 50, 60};
+	static const uint64_t strips[] = {4096, 16384, 65536, 65536, 131072, 262144};
+	uint64_t size_bytes;
+	unsigned min;
+
+	*g = (struct rig){.o = o, .doing = "starting"};
+	g->world = world_new(o->seed);
+	if (o->verbose)
+		world_verbose(g->world, stdout);
+	g->loop = loop_new(&world_backend, g->world);
+	memset(&log_ring, 0, sizeof(log_ring));
+	log_set_hook(rig_log, g);
+	co_cond_init(&g->workers_done);
+	rng_fork(&g->rng, "rig", o->seed);
+
+	g->level = o->level >= 0 ? (unsigned)o->level : levels[rng_below(&g->rng, ARRAY_SIZE(levels))];
+	min = members_min(g->level);
+	g->member_count = min + (unsigned)rng_below(&g->rng, 4);
+	if (g->level == 1)
+		g->member_count = 2 + (unsigned)rng_below(&g->rng, 2);
+	if (o->members)
+		g->member_count = MAX(o->members, min);
+	if (g->level == 10 || g->level == 50 || g->level == 60)
+		g->member_count = ROUND_UP(g->member_count, 2);
+	g->member_count = MIN(g->member_count, RIG_MEMBERS_MAX);
+	g->tolerance = geom_tolerance(g->level, g->member_count);
+
+	rng_fill(&g->rng, &g->fs, sizeof(g->fs));
+	g->format = (struct raid_format_params){
+		.level = (int)g->level,
+		.strip_bytes = strips[rng_below(&g->rng, ARRAY_SIZE(strips))],
+		.journal_bytes = rng_range(&g->rng, 4, 6) * MIB,
+		.slice_bytes = (4 * MIB) << rng_below(&g->rng, 2),
+		.name = "sim",
+		.fs = &g->fs,
+	};
+	size_bytes = rng_range(&g->rng, 56, 80) * MIB;
+	for (unsigned i = 0; i < g->member_count; i++) {
+		bool other = rng_chance(&g->rng, 1, 6);
+		uint64_t more = rng_below(&g->rng, 32 * MIB);
+
+		slot_add(g, size_bytes + (other ? more : 0))->in = true;
+	}
+	world_say(g->world, "level %u, %u members of %llu MiB, strip %llu, journal %llu MiB, slice %llu MiB",
+		  g->level, g->member_count, (unsigned long long)(size_bytes / MIB),
+		  (unsigned long long)g->format.strip_bytes,
+		  (unsigned long long)(g->format.journal_bytes / MIB),
+		  (unsigned long long)(g->format.slice_bytes / MIB));
+}
+
+void rig_exit(struct rig *g)
+{
+	rig_must(g, loop_co_count(g->loop) == 0, "%u coroutines left", loop_co_count(g->loop));
+	for (unsigned i = 0; i < g->slot_count; i++)
+		simdev_free(g->slots[i].dev);
+	g->stats.hash = world_trace_hash(g->world);
+	g->stats.simulated_ns = world_now_ns(g->world);
+	rig_must(g, buf_pool_used_bytes() == 0, "%zu bytes of the pool never put",
+		 buf_pool_used_bytes());
+	log_set_hook(NULL, NULL);
+	loop_free(g->loop);
+	world_free(g->world);
+}
+
+/* ---- workers ---- */
+
+int rig_spawn(struct rig *g, void (*fn)(void *arg), void *arg)
+{
+	int err = co_spawn(g->loop, fn, arg);
+
+	if (!err)
+		g->workers++;
+	return err;
+}
+
+void rig_worker_done(struct rig *g)
+{
+	assert(g->workers);
+	if (!--g->workers)
+		co_cond_wake_all(&g->workers_done);
+}
+
+void rig_join(struct rig *g)
+{
+	while (g->workers)
+		co_cond_wait(&g->workers_done);
+}
+
+/* ---- crash ---- */
+
+void rig_crash_soon(struct rig *g, uint64_t expected)
+{
+	static const unsigned kinds[] = {POINT_CHANGES,	    POINT_CHANGES,    POINT_SUBMIT_WRITE,
+					 POINT_DONE_WRITE,  POINT_DONE_FLUSH, POINT_SUBMIT_FLUSH,
+					 POINT_SUBMIT_READ, POINT_DONE_READ};
+	unsigned kind = kinds[rng_below(&g->rng, ARRAY_SIZE(kinds))];
+	uint64_t n = 1 + rng_below(&g->rng, MAX(expected, 1));
+
+	/* Flushes are the rarest and the most telling. */
+	if (!(kind & (POINT_SUBMIT_WRITE | POINT_DONE_WRITE | POINT_SUBMIT_READ | POINT_DONE_READ)))
+		n = 1 + rng_below(&g->rng, MAX(expected / 8, 1));
+	world_crash_at(g->world, kind, n);
+	world_say(g->world, "will crash at point %#x number %llu", kind, (unsigned long long)n);
+}
+
+void rig_crash_off(struct rig *g)
+{
+	world_crash_at(g->world, 0, 0);
+}
+
+static void handles_none(struct rig *g)
+{
+	for (unsigned i = 0; i < g->slot_count; i++)
+		rig_must(g, simdev_handles(g->slots[i].dev) == 0, "%s is still open",
+			 simdev_name(g->slots[i].dev));
+}
+
+void rig_bury(struct rig *g)
+{
+	rig_must(g, world_crashed(g->world), "buried alive");
+	rig_say(g, "unwinding after the crash");
+	g->stats.crashes++;
+	rig_join(g);
+	if (g->abandon)
+		g->abandon(g->abandon_arg);
+	if (g->raid)
+		raid_abandon(g->raid);
+	g->raid = NULL;
+	/* What was about to end may need a round more. */
+	for (unsigned i = 0; i < 4 && loop_co_count(g->loop) > 1; i++)
+		co_sleep_ns(NS_PER_MS);
+	rig_must(g, loop_co_count(g->loop) == 1, "%u coroutines survived the crash",
+		 loop_co_count(g->loop) - 1);
+	handles_none(g);
+	rig_must(g, buf_pool_used_bytes() == 0, "%zu bytes of the pool never put",
+		 buf_pool_used_bytes());
+	world_restart(g->world);
+}
+
+/* ---- open, close ---- */
+
+static void close_all(struct dev **devs, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		dev_close(devs[i]);
+}
+
+static struct dev *slot_open(struct rig *g, struct slot *s)
+{
+	struct dev *dev = simdev_open(s->dev);
+
+	rig_must(g, dev, "no memory");
+	return dev;
+}
+
+/* 0, or an error after a crash; everything is closed again. */
+static int format_once(struct rig *g)
+{
+	struct dev *devs[RIG_MEMBERS_MAX];
+	unsigned count = 0;
+	int err;
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (g->slots[i].in)
+			devs[count++] = slot_open(g, &g->slots[i]);
+	}
+	err = raid_format(g->loop, devs, count, &g->format);
+	close_all(devs, count);
+	handles_none(g);
+	if (err && !world_crashed(g->world))
+		rig_fail(g, "raid_format: %s", strerror(-err));
+	return err;
+}
+
+void rig_format(struct rig *g)
+{
+	rig_say(g, "formatting");
+	if (rng_chance(&g->rng, 1, 4)) {
+		rig_crash_soon(g, 40);
+		(void)format_once(g); /* crashed or not: done again */
+		rig_crash_off(g);
+		if (world_crashed(g->world))
+			rig_bury(g);
+	}
+	if (format_once(g))
+		rig_fail(g, "crashed without being asked to");
+}
+
+int rig_open(struct rig *g, unsigned flags)
+{
+	static const struct raid_options none;
+	struct raid_options options = none;
+	struct dev *devs[RIG_SPARES_MAX];
+	unsigned count = 0;
+	int err;
+
+	rig_say(g, flags & RAID_OPEN_CHECK ? "opening to check" : "opening");
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+
+		if (s->away || simdev_is_gone(s->dev) || (!s->in && rng_chance(&g->rng, 1, 2)))
+			continue;
+		devs[count++] = slot_open(g, s);
+	}
+	/* Any order: members are known by their labels. */
+	for (unsigned i = count; i > 1; i--) {
+		unsigned j = (unsigned)rng_below(&g->rng, i);
+		struct dev *dev = devs[i - 1];
+
+		devs[i - 1] = devs[j];
+		devs[j] = dev;
+	}
+	options.flags = flags;
+	err = raid_open(g->loop, devs, count, rng_chance(&g->rng, 1, 2) ? &g->fs : NULL, &options,
+			&g->raid);
+	if (err) {
+		g->raid = NULL;
+		close_all(devs, count);
+		if (!world_crashed(g->world))
+			rig_fail(g, "raid_open: %s", strerror(-err));
+	}
+	return err;
+}
+
+int rig_close(struct rig *g)
+{
+	int err;
+
+	rig_say(g, "closing");
+	err = raid_close(g->raid);
+	g->raid = NULL;
+	if (err && !world_crashed(g->world))
+		rig_fail(g, "raid_close: %s", strerror(-err));
+	handles_none(g);
+	return err;
+}
+
+/* ---- members ---- */
+
+unsigned rig_budget(const struct rig *g)
+{
+	unsigned used = 0;
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		const struct slot *s = &g->slots[i];
+
+		if (!s->in || !s->suspect)
+			continue;
+		used += s->replaces < 0 || !g->slots[s->replaces].in;
+	}
+	return used < g->tolerance ? g->tolerance - used : 0;
+}
+
+/* A member that is sound, or NULL. */
+static struct slot *sound_slot(struct rig *g)
+{
+	struct slot *sound[RIG_SPARES_MAX];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (g->slots[i].in && !g->slots[i].suspect)
+			sound[count++] = &g->slots[i];
+	}
+	return count ? sound[rng_below(&g->rng, count)] : NULL;
+}
+
+unsigned rig_lose(struct rig *g, unsigned max)
+{
+	unsigned n = (unsigned)rng_below(&g->rng, MIN(max, rig_budget(g)) + 1);
+
+	for (unsigned i = 0; i < n; i++) {
+		struct slot *s = sound_slot(g);
+
+		s->suspect = s->away = true;
+		g->stats.lost++;
+		world_say(g->world, "%s is lost", simdev_name(s->dev));
+	}
+	return n;
+}
+
+bool rig_pull(struct rig *g)
+{
+	struct slot *s = rig_budget(g) ? sound_slot(g) : NULL;
+
+	if (!s)
+		return false;
+	s->suspect = s->away = true;
+	g->stats.lost++;
+	simdev_vanish(s->dev, rng_chance(&g->rng, 1, 2));
+	return true;
+}
+
+void rig_return(struct rig *g)
+{
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+
+		if (!s->in || !s->away || rng_chance(&g->rng, 1, 4))
+			continue;
+		s->away = false;
+		if (simdev_is_gone(s->dev))
+			simdev_return(s->dev);
+		world_say(g->world, "%s is put back", simdev_name(s->dev));
+	}
+}
+
+/* A block that was ever written, by preference: damage to empty space is no damage. */
+static uint64_t damage_place(struct rig *g, struct simdev *d)
+{
+	uint64_t size_bytes = simdev_size_bytes(d), off_bytes = 0;
+
+	for (unsigned i = 0; i < 64; i++) {
+		off_bytes = rng_below(&g->rng, size_bytes / BLOCK_BYTES) * BLOCK_BYTES;
+		if (rng_chance(&g->rng, 1, 16)) /* the front: one label area and the journal */
+			off_bytes = rng_below(&g->rng, 6 * MIB / BLOCK_BYTES) * BLOCK_BYTES;
+		if (simdev_written(d, off_bytes))
+			break;
+	}
+	return off_bytes;
+}
+
+unsigned rig_damage(struct rig *g)
+{
+	unsigned n = rig_budget(g) ? (unsigned)rng_range(&g->rng, 1, rig_budget(g)) : 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		struct slot *s = sound_slot(g);
+		unsigned blocks = (unsigned)rng_range(&g->rng, 1, 200);
+
+		s->suspect = s->damaged = true;
+		world_say(g->world, "%s: %u blocks damaged", simdev_name(s->dev), blocks);
+		while (blocks--) {
+			uint64_t off_bytes = damage_place(g, s->dev);
+
+			switch (rng_below(&g->rng, 3)) {
+			case 0:
+				simdev_garble(s->dev, off_bytes, BLOCK_BYTES);
+				break;
+			case 1:
+				simdev_zero(s->dev, off_bytes, BLOCK_BYTES);
+				break;
+			case 2:
+				simdev_rot(s->dev, off_bytes, BLOCK_BYTES, 1);
+				break;
+			}
+		}
+	}
+	if (n)
+		g->stats.damages++;
+	return n;
+}
+
+/* ---- mending ---- */
+
+static struct slot *slot_by_name(struct rig *g, const char *name)
+{
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (!strcmp(simdev_name(g->slots[i].dev), name))
+			return &g->slots[i];
+	}
+	return NULL;
+}
+
+/* Index in the volume of the member on this drive; -1: none. */
+static int member_index(struct rig *g, const struct slot *s)
+{
+	struct raid_info info;
+
+	raid_info(g->raid, &info);
+	for (unsigned i = 0; i < info.member_count; i++) {
+		struct raid_member_info m;
+
+		if (raid_member_info(g->raid, i, &m) || m.state == MEMBER_REMOVED)
+			continue;
+		if (slot_by_name(g, m.path) == s)
+			return (int)i;
+	}
+	return -1;
+}
+
+static bool slot_failed(struct rig *g, const struct slot *s)
+{
+	int index = member_index(g, s);
+	struct raid_member_info m;
+
+	return index >= 0 && !raid_member_info(g->raid, (unsigned)index, &m) &&
+	       m.state == MEMBER_FAILED;
+}
+
+/* Whether somebody is taking over from it, since before a crash perhaps. */
+static bool slot_being_replaced(struct rig *g, const struct slot *s)
+{
+	int index = member_index(g, s);
+	struct raid_member_info m;
+	struct raid_info info;
+
+	raid_info(g->raid, &info);
+	for (unsigned i = 0; i < info.member_count; i++) {
+		if (!raid_member_info(g->raid, i, &m) && m.state != MEMBER_REMOVED && m.replaces == index)
+			return true;
+	}
+	return false;
+}
+
+/* A blank drive takes the place of s, which is no member from now on. */
+static int replace_slot(struct rig *g, struct slot *s)
+{
+	int index = member_index(g, s);
+	struct slot *blank;
+	struct dev *dev;
+	int err;
+
+	rig_must(g, index >= 0, "%s is no member", simdev_name(s->dev));
+	blank = slot_add(g, simdev_size_bytes(s->dev));
+	dev = slot_open(g, blank);
+	err = raid_replace(g->raid, (unsigned)index, dev);
+	world_say(g->world, "replace %s by %s: %d", simdev_name(s->dev), simdev_name(blank->dev), err);
+	if (err) {
+		dev_close(dev);
+		/* After a crash the volume may or may not know it. */
+		if (!world_crashed(g->world))
+			rig_fail(g, "raid_replace of %s: %s", simdev_name(s->dev), strerror(-err));
+	}
+	blank->in = true;
+	blank->suspect = true;
+	blank->replaces = (int)(s - g->slots);
+	g->stats.rebuilds++;
+	return err;
+}
+
+/*
+ * Who is a member now, as the volume says. Drives that were replaced are strangers from here on.
+ */
+static void slots_update(struct rig *g, bool whole)
+{
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+		int index = member_index(g, s);
+
+		if (index < 0) {
+			s->in = s->suspect = false;
+			continue;
+		}
+		s->in = true;
+		if (whole && !s->away) {
+			s->suspect = s->damaged = false;
+			s->replaces = -1;
+		}
+	}
+}
+
+void rig_members_update(struct rig *g)
+{
+	slots_update(g, false);
+}
+
+static int mend_error(struct rig *g, int err, const char *what)
+{
+	if (err && !world_crashed(g->world))
+		rig_fail(g, "%s: %s", what, strerror(-err));
+	return err;
+}
+
+int rig_mend(struct rig *g)
+{
+	struct raid_job_info job;
+	struct raid_info info;
+	int err;
+
+	rig_say(g, "mending");
+	for (unsigned i = 0, n = g->slot_count; i < n; i++) {
+		struct slot *s = &g->slots[i];
+
+		if (!s->in || member_index(g, s) < 0 || !(s->away || slot_failed(g, s)) ||
+		    slot_being_replaced(g, s))
+			continue;
+		err = replace_slot(g, s);
+		if (err)
+			return err;
+	}
+	err = mend_error(g, raid_rebuild_wait(g->raid), "raid_rebuild_wait");
+	if (err)
+		return err;
+	raid_info(g->raid, &info);
+	rig_must(g, info.chunks_below_target == 0, "%llu chunks below target after the rebuild",
+		 (unsigned long long)info.chunks_below_target);
+	/* Damage is not mended by a rebuild. */
+	err = rig_scrub(g, &job);
+	if (err)
+		return err;
+	rig_must(g, job.lost == 0, "scrub lost %llu blocks", (unsigned long long)job.lost);
+	raid_info(g->raid, &info);
+	rig_must(g, info.state == RAID_OPTIMAL, "not optimal after mending: state %d, redundancy %u",
+		 info.state, info.redundancy);
+	slots_update(g, true);
+	for (unsigned i = 0; i < g->slot_count; i++)
+		rig_must(g, !g->slots[i].in || !g->slots[i].suspect, "%s was not mended",
+			 simdev_name(g->slots[i].dev));
+	return 0;
+}
+
+int rig_replace_any(struct rig *g, bool fail_first)
+{
+	struct slot *s = rig_budget(g) ? sound_slot(g) : NULL;
+	int err;
+
+	if (!s)
+		return 0;
+	s->suspect = true;
+	if (fail_first) {
+		err = mend_error(g, raid_fail(g->raid, (unsigned)member_index(g, s)), "raid_fail");
+		if (err)
+			return err;
+	}
+	return replace_slot(g, s);
+}
+
+static int scrub_once(struct rig *g, struct raid_job_info *ret)
+{
+	struct raid_info info;
+	int err = raid_scrub_start(g->raid);
+
+	if (err != -EALREADY && mend_error(g, err, "raid_scrub_start"))
+		return err;
+	err = mend_error(g, raid_scrub_wait(g->raid), "raid_scrub_wait");
+	if (err)
+		return err;
+	raid_info(g->raid, &info);
+	*ret = info.scrub;
+	g->stats.scrubs++;
+	world_say(g->world, "scrub: %llu found, %llu repaired, %llu lost",
+		  (unsigned long long)ret->found, (unsigned long long)ret->repaired,
+		  (unsigned long long)ret->lost);
+	return 0;
+}
+
+int rig_scrub_begin(struct rig *g)
+{
+	int err = raid_scrub_start(g->raid);
+
+	g->scrub_partial = true;
+	if (err == -EALREADY || err == -EBUSY)
+		return 0;
+	return mend_error(g, err, "raid_scrub_start");
+}
+
+int rig_scrub(struct rig *g, struct raid_job_info *ret)
+{
+	struct raid_job_info first = {0};
+
+	if (g->scrub_partial) {
+		int err = scrub_once(g, &first);
+
+		if (err)
+			return err;
+		g->scrub_partial = false;
+	}
+	return scrub_once(g, ret);
+}
+
+static void check_line(void *arg, const char *text)
+{
+	struct rig *g = arg;
+
+	log_error("check: %s", text);
+	(void)g;
+}
+
+int rig_check(struct rig *g)
+{
+	int64_t problems = raid_check(g->raid, check_line, g);
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (g->slots[i].damaged && problems > 0)
+			problems = 0; /* it is right: there are */
+	}
+	if (world_crashed(g->world))
+		return -ENODEV;
+	rig_must(g, problems >= 0, "raid_check: %s", strerror((int)-problems));
+	rig_must(g, problems == 0, "raid_check: %lld problems", (long long)problems);
+	return 0;
+}

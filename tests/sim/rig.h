@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The bench that a simulated run stands on: the world, its members and what has become of each, the volume on them, and
+ * how it is opened, crashed, buried, robbed of members, damaged and mended. What is done with the volume is raidrun.c's
+ * and fsrun.c's.
+ *
+ * All functions run in a coroutine, the *driver*, unless they say otherwise.
+ */
+#ifndef SIM_RIG_H
+#define SIM_RIG_H
+
+#include "raid/co.h"
+#include "raid/raid.h"
+#include "simdev.h"
+#include "world.h"
+
+struct sim_options {
+	uint64_t seed;
+	int level;        /* -1: drawn */
+	unsigned members; /* 0: drawn */
+	unsigned ops;     /* of one round; 0: drawn */
+	unsigned crashes; /* rounds; 0: drawn */
+	bool raid_only, verbose, twice;
+	bool alone;       /* no other seed: a failure is the end of the report */
+	char replay[256]; /* the command that runs this seed again */
+};
+
+struct sim_stats {
+	uint64_t rounds, crashes, replay_crashes, ops, lost, rebuilds, scrubs, damages, remounts;
+	uint64_t simulated_ns, hash;
+};
+
+#define RIG_MEMBERS_MAX 16
+#define RIG_SPARES_MAX 64
+
+/* One drive. `name` is what the volume knows it by in its messages. */
+struct slot {
+	struct simdev *dev;
+	bool in;      /* a member of the volume; else blank, or taken out: offered sometimes, must not be used */
+	bool away;    /* not offered at the next open */
+	bool suspect; /* counts against the budget: away, stale, damaged, or not yet rebuilt */
+	bool damaged; /* and not scrubbed since */
+	int replaces; /* slot it is taking over from, which counts for both; -1: none */
+};
+
+struct rig {
+	const struct sim_options *o;
+	struct sim_stats stats;
+	struct world *world;
+	struct loop *loop;
+	struct rng rng;
+	struct slot slots[RIG_SPARES_MAX];
+	unsigned slot_count, spare_number;
+	struct raid_format_params format;
+	unsigned level, tolerance, member_count;
+	struct uuid fs;
+	struct raid *raid; /* NULL while closed */
+	/* Frees what stands on the volume, before it is abandoned. */
+	void (*abandon)(void *arg);
+	void *abandon_arg;
+	bool scrub_partial; /* the next scrub may go on from a cursor */
+	/* coroutines of the workload */
+	unsigned workers;
+	struct co_cond workers_done;
+	/* what round it is, for messages */
+	const char *doing;
+	unsigned round;
+};
+
+/* Prints what, the seed and the command that replays it, and ends the process with 1. Callable anywhere. */
+_Noreturn void rig_fail(struct rig *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define rig_must(g, cond, ...)                                                                     \
+	do {                                                                                       \
+		if (!(cond))                                                                       \
+			rig_fail(g, __VA_ARGS__);                                                  \
+	} while (0)
+
+/* Not in a coroutine. Draws the configuration. */
+void rig_init(struct rig *g, const struct sim_options *o);
+void rig_exit(struct rig *g);
+
+/* What is being done, for failure messages and the verbose log. */
+void rig_say(struct rig *g, const char *doing);
+
+/* Blank members, formatted. A crash in it is survived by formatting again. */
+void rig_format(struct rig *g);
+/*
+ * Opens what is there, in any order, with strangers among them. 0, or an error after a crash (then rig_bury);
+ * any other error fails the seed.
+ */
+int rig_open(struct rig *g, unsigned flags);
+/* Closes cleanly. 0, or an error after a crash. */
+int rig_close(struct rig *g);
+/* After a crash, when all workers have ended: the volume is abandoned, the world restarts. */
+void rig_bury(struct rig *g);
+/* Waits for all workers. */
+void rig_join(struct rig *g);
+int rig_spawn(struct rig *g, void (*fn)(void *arg), void *arg);
+void rig_worker_done(struct rig *g);
+
+/* Arms a crash that comes with even odds before `expected` points of a drawn kind have passed. */
+void rig_crash_soon(struct rig *g, uint64_t expected);
+void rig_crash_off(struct rig *g);
+
+/* After rig_open: who is a member, as the volume says. */
+void rig_members_update(struct rig *g);
+/* How many members may still be lost, damaged or put back stale without losing anything. */
+unsigned rig_budget(const struct rig *g);
+/* The volume is closed: takes away up to `max` members that are sound. */
+unsigned rig_lose(struct rig *g, unsigned max);
+/* A member is pulled while the volume runs, if the budget allows. */
+bool rig_pull(struct rig *g);
+/* Those that are away are back for the next open, as they were: stale. */
+void rig_return(struct rig *g);
+/* The volume is closed: overwrites random blocks of up to the budget of members, labels, journal and pages included. */
+unsigned rig_damage(struct rig *g);
+/*
+ * The volume is open: rebuilds until nothing is below target, replacing members that are gone by blank ones. 0, or an
+ * error after a crash. Afterwards the budget is whole again.
+ */
+int rig_mend(struct rig *g);
+/* Replaces a member that is in service by a blank one, not waiting for the rebuild. */
+int rig_replace_any(struct rig *g, bool fail_first);
+/* A scrub that runs on by itself. 0, or an error after a crash. */
+int rig_scrub_begin(struct rig *g);
+/* Scrubs to the end. 0, or an error after a crash. What it found and repaired and lost. */
+int rig_scrub(struct rig *g, struct raid_job_info *ret);
+/* raid_check reports nothing. */
+int rig_check(struct rig *g);
+
+#endif
