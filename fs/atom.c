@@ -73,17 +73,18 @@ static int begin(struct fs *fs, unsigned kind)
 		return 0;
 	if (fs->read_only)
 		return -EROFS;
-	int e = kind & ATOM_INTERNAL ? raid_error(fs->raid) : raid_throttle(fs->raid);
-	if (e) {
-		log_debug("no more changes: %s", strerror(-e));
-		return -EIO;
-	}
-	return 0;
+	return raid_error(fs->raid) ? -EIO : 0;
 }
 
 static int rounds(struct fs *fs, unsigned kind, fs_atom_fn *fn, void *arg, struct pins *pins)
 {
 	for (unsigned round = 0; round < ATOM_ROUNDS_MAX; round++) {
+		/*
+		 * Right before each run, with no wait in between: so the open transaction never exceeds its bound by more
+		 * than one atom, however many run side by side.
+		 */
+		if (kind && raid_throttle(fs->raid) != 0)
+			return -EIO;
 		memset(&fs->atom, 0, sizeof(fs->atom));
 		fs->atom.kind = kind;
 		fs->atom.missing_lba = LBA_NONE;

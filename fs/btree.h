@@ -40,7 +40,7 @@ enum {
 	ATOM_READ = 0,
 	ATOM_WRITE = 1,    /* throttled; -EROFS when read-only; -EIO after the volume stopped taking writes */
 	ATOM_FREES = 2,    /* deletes, or must not fail on a full filesystem: may use the reserve */
-	ATOM_INTERNAL = 4, /* writeback: not throttled (it is what others wait for), may use the reserve */
+	ATOM_INTERNAL = 4, /* writeback, which others wait for: may use the reserve */
 };
 /* Runs the atom until it returns something but -EAGAIN. Yields. -EBADMSG, -EIO from loading. */
 int fs_atom(struct fs *fs, unsigned kind, fs_atom_fn *fn, void *arg);

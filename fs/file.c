@@ -380,7 +380,7 @@ struct write {
 	uint64_t off;
 	unsigned len;
 	const char *data;
-	bool kill_priv;
+	unsigned flags;
 	uint64_t first, end; /* blocks */
 	struct wb_block **spare;
 };
@@ -474,7 +474,7 @@ static int write_atom(struct fs *fs, void *arg)
 	fresh += grown != NULL;
 	if (fresh && (fresh > writeback_avail(fs) || !writeback_meta_avail(fs, fresh)))
 		return -ENOSPC;
-	if (w->kill_priv) {
+	if (w->flags & FS_WRITE_KILL_PRIV) {
 		store = inode_drop_suid(&d);
 		r = xattr_caps_prepare(fs, w->i->ino, &caps);
 		store |= caps;
@@ -485,8 +485,10 @@ static int write_atom(struct fs *fs, void *arg)
 	}
 	over_begin(w->i, &d);
 	w->i->size = new_size;
-	inode_times_now(fs, &d, true);
-	w->i->mtime = w->i->ctime = time_from_disk(d.mtime);
+	if (!(w->flags & FS_WRITE_KEEP_TIMES)) {
+		inode_times_now(fs, &d, true);
+		w->i->mtime = w->i->ctime = time_from_disk(d.mtime);
+	}
 	if (grown)
 		writeback_reserve(fs, grown);
 	write_copy(fs, w);
@@ -530,14 +532,14 @@ static int write_locked(struct fs *fs, struct write *w, struct wb_block **tail)
 	if (r == 0)
 		r = write_fill(fs, w, size);
 	if (r == 0)
-		r = fs_atom(fs, ATOM_WRITE | (w->kill_priv ? ATOM_FREES : 0), write_atom, w);
+		r = fs_atom(fs, ATOM_WRITE | (w->flags & FS_WRITE_KILL_PRIV ? ATOM_FREES : 0), write_atom, w);
 	return r;
 }
 
 static int write_piece(struct fs *fs, struct inode *i, uint64_t off, const char *data, unsigned len,
-		       bool kill_priv)
+		       unsigned flags)
 {
-	struct write w = {.i = i, .off = off, .len = len, .data = data, .kill_priv = kill_priv};
+	struct write w = {.i = i, .off = off, .len = len, .data = data, .flags = flags};
 	struct spares spares;
 	w.first = off >> BLOCK_SHIFT;
 	w.end = DIV_ROUND_UP(off + len, BLOCK_BYTES);
@@ -564,7 +566,7 @@ static int write_piece(struct fs *fs, struct inode *i, uint64_t off, const char 
 }
 
 int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t len,
-	     bool kill_priv)
+	     unsigned flags)
 {
 	int r = 0;
 	if (fs->read_only)
@@ -577,7 +579,7 @@ int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t
 	for (size_t at = 0; at < len && r == 0;) {
 		/* Cut at block boundaries, so that no block is filled twice. */
 		size_t n = MIN(len - at, WRITE_BYTES_MAX - (off + at) % BLOCK_BYTES);
-		r = write_piece(fs, i, off + at, (const char *)data + at, (unsigned)n, kill_priv);
+		r = write_piece(fs, i, off + at, (const char *)data + at, (unsigned)n, flags);
 		at += n;
 	}
 	inode_unpin(fs, i);

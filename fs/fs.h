@@ -107,13 +107,18 @@ int fs_readdir(struct fs *fs, uint64_t ino, uint64_t cookie, bool want_attr, fs_
 /*
  * data is pool memory, block-aligned, with room for the covering blocks: BLOCK_BYTES more than len rounded up. The bytes asked for
  * start at *ret_data (inside data). *ret_len is short only at the end of the file.
+ * -EAGAIN: a hung device may still write into the memory: put it and call again with other memory.
  */
 int fs_read(struct fs *fs, uint64_t ino, uint64_t off, size_t len, void *data, void **ret_data, size_t *ret_len);
+enum {
+	FS_WRITE_KILL_PRIV = 1,  /* clear suid, sgid and capabilities */
+	FS_WRITE_KEEP_TIMES = 2, /* from a cache whose owner sets the times itself */
+};
 /*
- * Copied into the write buffer before it returns. O_APPEND is the caller's (kernel's). kill_priv: clear suid, sgid and capabilities. -ENOSPC
- * now rather than later: what was accepted can be written.
+ * Copied into the write buffer before it returns. O_APPEND is the caller's (kernel's). -ENOSPC now rather than later: what was
+ * accepted can be written.
  */
-int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t len, bool kill_priv);
+int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t len, unsigned flags);
 /* mode: 0, FALLOC_FL_KEEP_SIZE, or PUNCH_HOLE | KEEP_SIZE, or ZERO_RANGE [| KEEP_SIZE]; others -EOPNOTSUPP. */
 int fs_fallocate(struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len);
 int fs_lseek(struct fs *fs, uint64_t ino, uint64_t off, int whence, uint64_t *ret); /* SEEK_DATA, SEEK_HOLE; -ENXIO */

@@ -593,8 +593,11 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t si
 	const struct fuse_write_in *in =
 	    (const void *)(f->current->msg + sizeof(struct fuse_in_header));
 	bool kill = in->write_flags & FUSE_WRITE_KILL_SUIDGID;
+	/* What comes from the kernel's cache may come late: its times are the kernel's, and come by SETATTR. */
+	bool cached = in->write_flags & FUSE_WRITE_CACHE;
 
-	int r = fs_write(f->fs, ino, (uint64_t)off, data, size, kill);
+	int r = fs_write(f->fs, ino, (uint64_t)off, data, size,
+			 (kill ? FS_WRITE_KILL_PRIV : 0) | (cached ? FS_WRITE_KEEP_TIMES : 0));
 	if (r < 0) {
 		reply_error(req, r);
 		return;

@@ -119,6 +119,7 @@ static int daemon_start(void *arg)
 	struct raid_options raid_options = {
 	    .flags = o->read_only ? RAID_OPEN_READ_ONLY : 0,
 	    .commit_ns_max = o->commit_ns,
+	    .wall_clock_s = wall_clock_s,
 	};
 	struct fs_options fs_options = {.read_only = o->read_only};
 	struct dev *devs[MEMBERS_MAX];

@@ -2,12 +2,14 @@
 /*
  * fsck of the volume: the same walk as a scrub, only told and not repaired.
  *
- * Usually the volume was opened for this and nothing is written (RAID_OPEN_CHECK); what replay found is in memory and counts
- * as the newest content. Two things are judged less strictly where they may rightly be otherwise:
- *   - a volume that was not closed cleanly may have been caught writing a label or a page: of labels one at each end
- *     must do, of a page any copy;
+ * Usually the volume was opened for this and nothing is written (RAID_OPEN_CHECK); what replay
+ * found is in memory and counts as the newest content. Two things are judged less strictly where
+ * they may rightly be otherwise:
+ *   - a volume that was not closed cleanly may have been caught writing a label or a page: of
+ * labels one at each end must do, of a page any copy;
  *   - so may one that is running, since it goes on.
- * Members that are out of service are a state, not damage: they are named as a warning and not counted.
+ * Members that are out of service are a state, not damage: they are named as a warning and not
+ * counted.
  */
 #include <stdio.h>
 
@@ -56,9 +58,10 @@ static void check_label(struct check *k, unsigned member)
 		return;
 	}
 	if (label.places_valid < (k->strict ? 2 * LABEL_PLACES : LABEL_PLACES))
-		problem(k, "%s: label: %u of %u places are damaged", m->dev->name, 2 * LABEL_PLACES - label.places_valid,
-			2 * LABEL_PLACES);
-	/* In an unclean volume the newest generation may not have reached everybody: the vote has judged that. */
+		problem(k, "%s: label: %u of %u places are damaged", m->dev->name,
+			2 * LABEL_PLACES - label.places_valid, 2 * LABEL_PLACES);
+	/* In an unclean volume the newest generation may not have reached everybody: the vote has
+	 * judged that. */
 	if (k->strict && label.gen != k->r->t->gen)
 		problem(k, "%s: label: got generation %llu, expected %llu", m->dev->name,
 			(unsigned long long)label.gen, (unsigned long long)k->r->t->gen);
@@ -87,8 +90,9 @@ static void check_members(struct check *k)
 			}
 		}
 		if (stale)
-			log_warning("member %u (%s): %u of its %u columns are out of service or stale and not checked", i,
-				    member_name(t, i), stale, columns);
+			log_warning("member %u (%s): %u of its %u columns are out of service or "
+				    "stale and not checked",
+				    i, member_name(t, i), stale, columns);
 	}
 	co_mutex_unlock(&k->r->table_lock);
 }
@@ -111,10 +115,11 @@ static int check_page(struct check *k, struct chunk *c, uint32_t number)
 	if (err == -ENOMEM)
 		return err;
 	if (err)
-		problem(k, "chunk %u page %u: no valid copy: %s", c->number, number, strerror(-err));
+		problem(k, "chunk %u page %u: no valid copy: %s", c->number, number,
+			strerror(-err));
 	else if (bad)
-		problem(k, "chunk %u page %u: %u of %u copies are damaged or old", c->number, number, bad,
-			c->geom.page_copies);
+		problem(k, "chunk %u page %u: %u of %u copies are damaged or old", c->number,
+			number, bad, c->geom.page_copies);
 	return 0;
 }
 
@@ -126,14 +131,17 @@ static void check_slot(struct check *k, struct rows *rows, unsigned slot, unsign
 	uint64_t row = rows->row + i;
 	uint8_t found = rows->found[slot * rows->count + i];
 	unsigned column = geom_column(g, row, rows->group * rows->span + slot);
-	const char *what = geom_slot_is_parity(g, slot) ? "parity" : g->copies > 1 ? "copy" : "data";
+	const char *what = geom_slot_is_parity(g, slot) ? "parity"
+			   : g->copies > 1		? "copy"
+							: "data";
 
-	if (found != SLOT_BAD_IO && found != SLOT_BAD_SUM && *walk_state(rows, slot, i) != SLOT_LOST)
+	if (found != SLOT_BAD_IO && found != SLOT_BAD_SUM &&
+	    *walk_state(rows, slot, i) != SLOT_LOST)
 		return;
 	problem(k, "%s: chunk %u row %llu: %s block %s%s",
 		member_name(k->r->t, rows->chunk->columns[column].member), rows->chunk->number,
 		(unsigned long long)row, what,
-		found == SLOT_BAD_IO    ? "cannot be read"
+		found == SLOT_BAD_IO	? "cannot be read"
 		: found == SLOT_BAD_SUM ? "does not match its checksum"
 					: "is not there",
 		*walk_state(rows, slot, i) == SLOT_LOST ? ", and cannot be recovered" : "");
@@ -147,13 +155,15 @@ static void check_parity(struct check *k, struct rows *rows, unsigned i, char *p
 	for (unsigned s = 0; s < g->span; s++) {
 		if (*walk_state(rows, s, i) == SLOT_LOST)
 			return; /* said already */
-		cols[s] = s < g->data ? walk_block(rows, s, i) : parity + (size_t)(s - g->data) * BLOCK_BYTES;
+		cols[s] = s < g->data ? walk_block(rows, s, i)
+				      : parity + (size_t)(s - g->data) * BLOCK_BYTES;
 	}
 	parity_compute(g->data, g->parity, BLOCK_BYTES, cols);
 	for (unsigned p = 0; p < g->parity; p++)
 		if (memcmp(cols[g->data + p], walk_block(rows, g->data + p, i), BLOCK_BYTES))
-			problem(k, "chunk %u row %llu group %u: parity %u is not that of the data", rows->chunk->number,
-				(unsigned long long)rows->row + i, rows->group, p + 1);
+			problem(k, "chunk %u row %llu group %u: parity %u is not that of the data",
+				rows->chunk->number, (unsigned long long)rows->row + i, rows->group,
+				p + 1);
 }
 
 /* Live blocks that nothing was ever written to. Never yields; the pages are pinned. */
@@ -164,13 +174,15 @@ static void check_live(struct check *k, struct chunk *c, unsigned group, uint64_
 	for (unsigned n = 0; n < g->data; n++) {
 		unsigned index = group * g->data + n, sum = geom_index_sum(g, index);
 
-		if (page_live(k->r, c, row, index) && !page_sum(k->r, c, row, sum) && !image_find(k->r, c, row, sum))
-			problem(k, "chunk %u row %llu index %u: live, and was never written", c->number,
-				(unsigned long long)row, index);
+		if (page_live(k->r, c, row, index) && !page_sum(k->r, c, row, sum) &&
+		    !image_find(k->r, c, row, sum))
+			problem(k, "chunk %u row %llu index %u: live, and was never written",
+				c->number, (unsigned long long)row, index);
 	}
 }
 
-static int check_group(struct check *k, struct chunk *c, unsigned group, uint64_t row, unsigned count, char *parity)
+static int check_group(struct check *k, struct chunk *c, unsigned group, uint64_t row,
+		       unsigned count, char *parity)
 {
 	struct rows rows;
 	int err = page_get_rows(k->r, c, row, count);
@@ -217,7 +229,8 @@ static int check_chunk(struct check *k, struct chunk *c)
 	struct walk w = {.r = k->r, .chunk = c, .end = c->geom.rows, .unit = check_rows, .user = k};
 	int err = 0;
 
-	for (uint32_t number = 0; number < c->geom.bitmap_pages + c->geom.sum_pages && !err; number++)
+	for (uint32_t number = 0; number < c->geom.bitmap_pages + c->geom.sum_pages && !err;
+	     number++)
 		err = check_page(k, c, number);
 	if (err)
 		return err;

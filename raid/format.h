@@ -133,7 +133,7 @@ struct table_chunk_disk {
 	le16 columns;
 	le16 groups;
 	le16 reserved0;
-	le32 fill_hint;  /* live blocks / 65536ths at the last clean close; 0xffffffff unknown */
+	le32 fill_hint;  /* data blocks in use at the last clean close; 0xffffffff unknown */
 };
 static_assert(sizeof(struct table_chunk_disk) == 16, "pinned");
 

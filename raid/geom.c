@@ -13,16 +13,17 @@
  *   4     16         P     12    14     stripe 2
  *   5     17         P     13    15
  *
- * Rotation. A stripe begins where the one before it ended, counting data strips only (for parity this is
- * the left-symmetric layout of the Linux md driver, generalised to P and Q): stripe s is turned by
- * s * parity columns to the left. So any run of `columns` data strips touches every column once, parity is
- * spread evenly over any span / gcd(span, parity) stripes, and sequential reads keep all members busy. Turning
- * to the right by one would put the strips that follow one another on 0 1 2, 1 2 3, ... and leave a
- * member idle in each round. Striping without redundancy is spread already and is not turned. Mirrors are turned
- * by one a stripe, so that a reader that prefers the first copy uses all of them.
+ * Rotation. A stripe begins where the one before it ended, counting data strips only (for parity
+ * this is the left-symmetric layout of the Linux md driver, generalised to P and Q): stripe s is
+ * turned by s * parity columns to the left. So any run of `columns` data strips touches every
+ * column once, parity is spread evenly over any span / gcd(span, parity) stripes, and sequential
+ * reads keep all members busy. Turning to the right by one would put the strips that follow one
+ * another on 0 1 2, 1 2 3, ... and leave a member idle in each round. Striping without redundancy
+ * is spread already and is not turned. Mirrors are turned by one a stripe, so that a reader that
+ * prefers the first copy uses all of them.
  *
- * The page area and the rows share the slice, and the number of pages follows from the rows: the largest
- * number of whole strips that fits is found by halving, since both only grow with the rows.
+ * The page area and the rows share the slice, and the number of pages follows from the rows: the
+ * largest number of whole strips that fits is found by halving, since both only grow with the rows.
  */
 #include "geom.h"
 #include "format.h"
@@ -35,8 +36,8 @@ struct level {
 };
 
 static const struct level levels[] = {
-	{0, 1, "raid0"},   {1, 2, "raid1"},   {5, 3, "raid5"},   {6, 4, "raid6"},
-	{10, 2, "raid10"}, {50, 6, "raid50"}, {60, 8, "raid60"},
+    {0, 1, "raid0"},   {1, 2, "raid1"},	  {5, 3, "raid5"},   {6, 4, "raid6"},
+    {10, 2, "raid10"}, {50, 6, "raid50"}, {60, 8, "raid60"},
 };
 
 static const struct level *find_level(unsigned level)
@@ -147,8 +148,8 @@ static void set_rows(struct geom *g, uint64_t rows)
 	g->area_blocks = doubles * 2;
 }
 
-int geom_init(struct geom *ret, unsigned level, unsigned columns, unsigned groups, unsigned tolerance,
-	      uint64_t slice_blocks, uint32_t strip_blocks)
+int geom_init(struct geom *ret, unsigned level, unsigned columns, unsigned groups,
+	      unsigned tolerance, uint64_t slice_blocks, uint32_t strip_blocks)
 {
 	struct geom g = {.level = level, .columns = columns, .strip_blocks = strip_blocks};
 	uint64_t low = 0, high;

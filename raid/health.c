@@ -105,7 +105,9 @@ int health_table_write_locked(struct raid *r)
 	assert(!r->read_only);
 	do {
 		r->table_dirty = false;
+		r->table_writing = true;
 		err = label_write_table(r->t, r->loop);
+		r->table_writing = false;
 	} while (!err && r->table_dirty);
 	if (err && !r->error) {
 		log_error("the volume table cannot be written: %s: the volume takes no more writes",
@@ -122,7 +124,8 @@ int health_table_sync(struct raid *r)
 {
 	int err = 0;
 
-	if (!r->table_dirty)
+	/* What somebody else is writing counts when it is durable. */
+	if (!r->table_dirty && !r->table_writing)
 		return r->error;
 	co_mutex_lock(&r->table_lock);
 	if (r->table_dirty)

@@ -338,9 +338,12 @@ static uint64_t ring_used(struct ring *g, uint64_t ring_bytes)
 	return ring_bytes - oldest->off + g->head;
 }
 
+/* A new member gets records when a durable table names it: replay reads the rings of those alone. */
 static bool member_in_service(const struct raid *r, unsigned m)
 {
-	return r->t->members[m].dev && r->t->members[m].state == MEMBER_ACTIVE;
+	const struct member *member = &r->t->members[m];
+
+	return member->dev && member->state == MEMBER_ACTIVE && member->last_gen;
 }
 
 static uint64_t rings_used_max(struct raid *r)
@@ -787,13 +790,14 @@ int raid_commit(struct raid *r)
 	return 0;
 }
 
-int raid_throttle(struct raid *r)
+/* Waits until the open transaction has room for `more` images beside those that others are about to stage. */
+static int throttle(struct raid *r, uint32_t more)
 {
 	struct journal *j = &r->journal;
 	uint64_t ring = r->t->journal_bytes;
 
 	while (!r->error) {
-		uint64_t bytes = open_bytes(r);
+		uint64_t bytes = open_bytes(r) + (uint64_t)(j->images_reserved + more) * BLOCK_BYTES;
 
 		if (bytes > ring / 16 && !j->committing)
 			co_cond_wake_all(&j->timer_kick);
@@ -805,6 +809,25 @@ int raid_throttle(struct raid *r)
 			co_cond_wait(&j->done);
 	}
 	return r->error;
+}
+
+int raid_throttle(struct raid *r)
+{
+	return throttle(r, 0);
+}
+
+int journal_reserve_images(struct raid *r, uint32_t count)
+{
+	int err = throttle(r, count);
+
+	if (!err)
+		r->journal.images_reserved += count;
+	return err;
+}
+
+void journal_unreserve_images(struct raid *r, uint32_t count)
+{
+	r->journal.images_reserved -= count;
 }
 
 int raid_error(const struct raid *r)

@@ -7,35 +7,40 @@
  *   1. prepare: labels A, then flush;   all members, before
  *   2. commit:  labels B, then flush;   all members, before label_write_table returns.
  *
- * At each end of each member it goes to the place that does not hold the newest valid label of that end, so no
- * interrupted write destroys the newest of either end. What follows:
+ * At each end of each member it goes to the place that does not hold the newest valid label of that
+ * end, so no interrupted write destroys the newest of either end. What follows:
  *   - What a member has seen (prepared) and what it has committed never go back.
- *   - g in anybody's labels B proves that g was durable in labels A of everybody in service. A member that then
- *     lacks it is stale: it was away, was put back from a copy, or lied about a flush.
- *   - g in labels A alone was never depended on, and is ignored. It must be: a member that prepared g and
- *     then was absent, while the others went on, would else come back with the highest number.
- *   - A write that is acknowledged is in labels B of everybody, so whoever of them is there at the next open knows it.
- * If a member fails in either step it is set MISSING and the whole is repeated as g + 1 without it.
+ *   - g in anybody's labels B proves that g was durable in labels A of everybody in service. A
+ * member that then lacks it is stale: it was away, was put back from a copy, or lied about a flush.
+ *   - g in labels A alone was never depended on, and is ignored. It must be: a member that prepared
+ * g and then was absent, while the others went on, would else come back with the highest number.
+ *   - A write that is acknowledged is in labels B of everybody, so whoever of them is there at the
+ * next open knows it. If a member fails in either step it is set MISSING and the whole is repeated
+ * as g + 1 without it.
  *
- * The first number after a vote is above all that was seen on any device, prepared or not. If some g was committed
- * anywhere it was prepared on all others, so whichever of them are there next have seen it and go above it: committed
- * numbers order rightly, also over crashes in a row with other members absent each time.
+ * The first number after a vote is above all that was seen on any device, prepared or not. If some
+ * g was committed anywhere it was prepared on all others, so whichever of them are there next have
+ * seen it and go above it: committed numbers order rightly, also over crashes in a row with other
+ * members absent each time.
  *
- * The vote. Every device shows its newest table in labels B; the newest of all is T. Where a place of labels B is
- * damaged, a newer table in labels A counts if everybody who is there and in service in it has seen it: true if it
- * was committed and then damaged. A and B are forked if each is out of service in the other's table and
- * each went on since they were last together: then neither history may be dropped by us, and the open is refused. Went
- * on means a number beyond last_gen, which counts those that a member may have committed although nobody ever
- * used them, because somebody else who was in service has not. Nor is A forked if some C, in service in A's table,
+ * The vote. Every device shows its newest table in labels B; the newest of all is T. Where a place
+ * of labels B is damaged, a newer table in labels A counts if everybody who is there and in service
+ * in it has seen it: true if it was committed and then damaged. A and B are forked if each is out
+ * of service in the other's table and each went on since they were last together: then neither
+ * history may be dropped by us, and the open is refused. Went on means a number beyond last_gen,
+ * which counts those that a member may have committed although nobody ever used them, because
+ * somebody else who was in service has not. Nor is A forked if some C, in service in A's table,
  * shows a newer one without A. Otherwise T decides: who is ACTIVE in T and has
- * seen T is used. A single stale device alone cannot be found out: no vote can, since nothing of what it
- * missed is there.
+ * seen T is used. A single stale device alone cannot be found out: no vote can, since nothing of
+ * what it missed is there.
  *
- * Rejected: both ends at once (cannot tell an interrupted write from a copy of the member that is one generation
- * old); the place chosen by the parity of g (after a crash either the last prepared or the last committed table
- * stands where the next one has to go); believing what was only prepared (see above).
+ * Rejected: both ends at once (cannot tell an interrupted write from a copy of the member that is
+ * one generation old); the place chosen by the parity of g (after a crash either the last prepared
+ * or the last committed table stands where the next one has to go); believing what was only
+ * prepared (see above).
  *
- * A clone has the same label, so nothing in it tells which is which. Only the serial number of the drive can.
+ * A clone has the same label, so nothing in it tells which is which. Only the serial number of the
+ * drive can.
  */
 #include "label.h"
 #include "buf.h"
@@ -48,12 +53,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define LABEL_VERSION 1u
+#define LABEL_VERSION	       1u
 #define LABEL_DEVICE_BYTES_MIN (2ull * LABEL_AREA_BYTES)
 
 /* Memory of a write: the table, then a label block for each member. */
 #define WRITE_BLOCKS_OFF LABEL_PLACE_BYTES
-#define WRITE_BYTES (WRITE_BLOCKS_OFF + MEMBERS_MAX * BLOCK_BYTES)
+#define WRITE_BYTES	 (WRITE_BLOCKS_OFF + MEMBERS_MAX * BLOCK_BYTES)
 static_assert(WRITE_BYTES <= BUF_BYTES_MAX, "one allocation");
 
 /* ---- reading ---- */
@@ -151,8 +156,9 @@ static bool table_suits(const struct table *t, const struct label *l)
 {
 	const struct member *m = &t->members[l->member_index]; /* below MEMBERS_MAX */
 
-	return t->gen == l->gen && l->member_index < t->member_count && uuid_equal(&m->uuid, &l->member) &&
-	       m->size_bytes == l->member_bytes && m->state == MEMBER_ACTIVE;
+	return t->gen == l->gen && l->member_index < t->member_count &&
+	       uuid_equal(&m->uuid, &l->member) && m->size_bytes == l->member_bytes &&
+	       m->state == MEMBER_ACTIVE;
 }
 
 static int read_place_table(const struct source *s, uint64_t off, uint32_t bytes, struct label *l)
@@ -246,7 +252,8 @@ static void places_clear(struct places *p)
 static int places_read(struct places *p, const struct source *s, unsigned end, uint64_t area_off)
 {
 	for (unsigned place = 0; place < LABEL_PLACES; place++) {
-		int err = read_place(s, area_off + place * LABEL_PLACE_BYTES, place, &p->found[end][place]);
+		int err = read_place(s, area_off + place * LABEL_PLACE_BYTES, place,
+				     &p->found[end][place]);
 
 		switch (err) {
 		case 0:
@@ -351,7 +358,8 @@ int label_read(struct dev *dev, struct label *ret)
 int label_probe_fd(int fd, uint64_t size_bytes, struct label *ret)
 {
 	char name[32];
-	struct source s = {.name = name, .size_bytes = ROUND_DOWN(size_bytes, BLOCK_BYTES), .fd = fd};
+	struct source s = {
+	    .name = name, .size_bytes = ROUND_DOWN(size_bytes, BLOCK_BYTES), .fd = fd};
 
 	(void)snprintf(name, sizeof(name), "file descriptor %d", fd);
 	return read_labels(&s, ret);
@@ -392,20 +400,20 @@ static void fill_label_block(const struct attempt *a, unsigned member, unsigned 
 	const struct table *t = a->t;
 
 	*d = (struct label_disk){
-		.magic = to_le64(LABEL_MAGIC),
-		.version = to_le32(LABEL_VERSION),
-		.place = to_le32(place),
-		.off_bytes = to_le64(off),
-		.fs = t->fs,
-		.member = t->members[member].uuid,
-		.member_bytes = to_le64(t->members[member].size_bytes),
-		.compat = to_le64(FEATURES_COMPAT),
-		.ro_compat = to_le64(FEATURES_RO_COMPAT),
-		.incompat = to_le64(FEATURES_INCOMPAT),
-		.gen = to_le64(a->gen),
-		.table_bytes = to_le32(a->table_bytes),
-		.member_index = to_le32(member),
-		.table_sum = to_le64(a->table_sum),
+	    .magic = to_le64(LABEL_MAGIC),
+	    .version = to_le32(LABEL_VERSION),
+	    .place = to_le32(place),
+	    .off_bytes = to_le64(off),
+	    .fs = t->fs,
+	    .member = t->members[member].uuid,
+	    .member_bytes = to_le64(t->members[member].size_bytes),
+	    .compat = to_le64(FEATURES_COMPAT),
+	    .ro_compat = to_le64(FEATURES_RO_COMPAT),
+	    .incompat = to_le64(FEATURES_INCOMPAT),
+	    .gen = to_le64(a->gen),
+	    .table_bytes = to_le32(a->table_bytes),
+	    .member_index = to_le32(member),
+	    .table_sum = to_le64(a->table_sum),
 	};
 	memcpy(d->name, t->name, strnlen(t->name, sizeof(d->name) - 1));
 	d->sum = to_le64(block_sum(d));
@@ -424,12 +432,13 @@ static void drop_failed(struct attempt *a, const struct io *ios)
 			a->devs[kept++] = a->devs[i];
 			continue;
 		}
-		log_error("%s: member %u: label: write failed: %s; taken out of service", ios[i].dev->name,
-			  a->members[i], strerror(-ios[i].result));
+		log_error("%s: member %u: label: write failed: %s; taken out of service",
+			  ios[i].dev->name, a->members[i], strerror(-ios[i].result));
 		/* Somebody else may have judged it meanwhile. */
 		if (m->state == MEMBER_ACTIVE)
 			m->state = MEMBER_MISSING;
-		/* It may have this one, and whoever is in service in it knows that it was never used. */
+		/* It may have this one, and whoever is in service in it knows that it was never
+		 * used. */
 		m->last_gen = a->gen;
 		a->lost_any = true;
 		if (ios[i].result == -ETIMEDOUT)
@@ -454,16 +463,17 @@ static void write_end(struct attempt *a, unsigned end)
 		off += place * LABEL_PLACE_BYTES;
 		fill_label_block(a, a->members[i], place, off);
 		iov[i][0] = (struct iovec){label_block(a, a->members[i]), BLOCK_BYTES};
-		iov[i][1] = (struct iovec){a->t->write_memory, ROUND_UP(a->table_bytes, BLOCK_BYTES)};
+		iov[i][1] =
+		    (struct iovec){a->t->write_memory, ROUND_UP(a->table_bytes, BLOCK_BYTES)};
 		io_writev(&batch, &ios[i], a->devs[i], off, iov[i], 2);
 	}
 	(void)io_batch_wait(&batch); /* each result is looked at */
 	drop_failed(a, ios);
 
 	/*
-	 * The crash this flush is there for: labels A, that nobody begins to write labels B while somebody's labels A
-	 * may still vanish, since g in labels B is taken as proof; labels B, that the caller acts on g and
-	 * the power goes with g on nobody.
+	 * The crash this flush is there for: labels A, that nobody begins to write labels B while
+	 * somebody's labels A may still vanish, since g in labels B is taken as proof; labels B,
+	 * that the caller acts on g and the power goes with g on nobody.
 	 */
 	io_batch_init(&batch, a->loop);
 	for (unsigned i = 0; i < a->count; i++)
@@ -521,7 +531,8 @@ static int write_once(struct table *t, struct loop *loop)
 		a.members[a.count] = i;
 		a.devs[a.count++] = m->dev;
 	}
-	/* More gone at once than is tolerated: nothing is recorded, they may come back as they were. */
+	/* More gone at once than is tolerated: nothing is recorded, they may come back as they
+	 * were. */
 	if (a.count == 0 || !table_enough(t, false))
 		return -EIO;
 	err = encode_as(&a);
@@ -619,9 +630,11 @@ static void log_lacking(const struct table *t, const struct chunk *c)
 		const struct member *m = &t->members[col->member];
 
 		if (!table_column_readable(t, col))
-			log_error("  member %u, %s, last seen as %s: %s", col->member, uuid_text(&m->uuid, uuid),
-				  m->hint[0] ? m->hint : "?",
-				  !m->dev ? "not here" : m->state != MEMBER_ACTIVE ? "out of service" : "stale");
+			log_error("  member %u, %s, last seen as %s: %s", col->member,
+				  uuid_text(&m->uuid, uuid), m->hint[0] ? m->hint : "?",
+				  !m->dev		      ? "not here"
+				  : m->state != MEMBER_ACTIVE ? "out of service"
+							      : "stale");
 	}
 }
 
@@ -665,7 +678,8 @@ static void read_one(void *arg)
 }
 
 /* All devices at once: one that hangs costs its deadline, not the sum of them. */
-static void read_everybody(struct loop *loop, struct dev **devs, unsigned count, struct label_vote *vote)
+static void read_everybody(struct loop *loop, struct dev **devs, unsigned count,
+			   struct label_vote *vote)
 {
 	struct gather gather = {.waiter = co_self(), .pending = count};
 	struct reader readers[MEMBERS_MAX];
@@ -709,8 +723,9 @@ static void judge_readability(const struct dev *dev, struct label_verdict *v)
 	} else if (l->member_bytes > dev->size_bytes) {
 		v->what = VERDICT_UNREADABLE;
 		v->error = -ENOSPC;
-		log_error("%s: not used: the device has shrunk: got %" PRIu64 " bytes, expected %" PRIu64, dev->name,
-			  dev->size_bytes, l->member_bytes);
+		log_error("%s: not used: the device has shrunk: got %" PRIu64
+			  " bytes, expected %" PRIu64,
+			  dev->name, dev->size_bytes, l->member_bytes);
 	}
 }
 
@@ -737,7 +752,8 @@ static const struct uuid *most_wanted(const struct label_vote *vote, unsigned co
 	return best;
 }
 
-static void refuse_foreign(struct dev **devs, unsigned count, struct uuid fs, struct label_vote *vote)
+static void refuse_foreign(struct dev **devs, unsigned count, struct uuid fs,
+			   struct label_vote *vote)
 {
 	char got[UUID_TEXT_BYTES], expected[UUID_TEXT_BYTES];
 
@@ -747,8 +763,8 @@ static void refuse_foreign(struct dev **devs, unsigned count, struct uuid fs, st
 		if (!takes_part(v) || uuid_equal(&v->label.fs, &fs))
 			continue;
 		v->what = VERDICT_FOREIGN;
-		log_warning("%s: not used: belongs to another filesystem: got %s, expected %s", devs[i]->name,
-			    uuid_text(&v->label.fs, got), uuid_text(&fs, expected));
+		log_warning("%s: not used: belongs to another filesystem: got %s, expected %s",
+			    devs[i]->name, uuid_text(&v->label.fs, got), uuid_text(&fs, expected));
 	}
 }
 
@@ -785,7 +801,8 @@ static int judge_clones_of(struct dev **devs, unsigned count, unsigned first, co
 		if (!takes_part(v) || !uuid_equal(&v->label.member, &uuid))
 			continue;
 		found++;
-		if (m && m->serial[0] && strncmp(m->serial, devs[i]->serial, sizeof(m->serial) - 1) == 0) {
+		if (m && m->serial[0] &&
+		    strncmp(m->serial, devs[i]->serial, sizeof(m->serial) - 1) == 0) {
 			matches++;
 			true_one = i;
 		}
@@ -795,14 +812,17 @@ static int judge_clones_of(struct dev **devs, unsigned count, unsigned first, co
 	for (unsigned i = first; i < count; i++) {
 		struct label_verdict *v = &vote->verdicts[i];
 
-		if (!takes_part(v) || !uuid_equal(&v->label.member, &uuid) || (matches == 1 && i == true_one))
+		if (!takes_part(v) || !uuid_equal(&v->label.member, &uuid) ||
+		    (matches == 1 && i == true_one))
 			continue;
 		v->what = VERDICT_CLONE;
 		if (matches == 1)
-			log_warning("%s: not used: a copy of %s, which has the recorded serial number",
-				    devs[i]->name, devs[true_one]->name);
+			log_warning(
+			    "%s: not used: a copy of %s, which has the recorded serial number",
+			    devs[i]->name, devs[true_one]->name);
 		else
-			log_error("%s: the same member as another device (%s): leave out or wipe the copy",
+			log_error("%s: the same member as another device (%s): leave out or wipe "
+				  "the copy",
 				  devs[i]->name, uuid_text(&uuid, text));
 	}
 	return matches == 1 ? 0 : -EEXIST;
@@ -833,8 +853,9 @@ static bool is_forked(const struct label *a, const struct label *b)
 }
 
 /*
- * Somebody whom its table counts on went on without it: nothing was acknowledged that is not known there. Needed
- * beside last_gen where several writes in a row were interrupted, each with others in service.
+ * Somebody whom its table counts on went on without it: nothing was acknowledged that is not known
+ * there. Needed beside last_gen where several writes in a row were interrupted, each with others in
+ * service.
  */
 static bool is_left_behind(const struct label_vote *vote, unsigned count, const struct label *l)
 {
@@ -888,11 +909,13 @@ static int judge_forks(struct dev **devs, unsigned count, struct label_vote *vot
 			struct label_verdict *a = &vote->verdicts[i], *b = &vote->verdicts[k];
 
 			if (!takes_part(a) || !takes_part(b) || !is_forked(&a->label, &b->label) ||
-			    is_left_behind(vote, count, &a->label) || is_left_behind(vote, count, &b->label))
+			    is_left_behind(vote, count, &a->label) ||
+			    is_left_behind(vote, count, &b->label))
 				continue;
 			if (!vote->forked)
-				log_error("%s and %s: each was used without the other (generations %" PRIu64
-					  " and %" PRIu64 "): give only the devices of one side, "
+				log_error("%s and %s: each was used without the other (generations "
+					  "%" PRIu64 " and %" PRIu64
+					  "): give only the devices of one side, "
 					  "then replace the others",
 					  devs[i]->name, devs[k]->name, a->label.gen, b->label.gen);
 			forked[i] = forked[k] = vote->forked = true;
@@ -1017,9 +1040,9 @@ static uint64_t gens_spent(const struct label_vote *vote, unsigned count, uint64
 }
 
 /*
- * What a member that is used has prepared and not committed was never used by anybody. Those who were in service in
- * it may have committed it, and have not gone their own way by that; and what it knew of others in the
- * same way is not forgotten.
+ * What a member that is used has prepared and not committed was never used by anybody. Those who
+ * were in service in it may have committed it, and have not gone their own way by that; and what it
+ * knew of others in the same way is not forgotten.
  */
 static void note_unused(struct table *t, const struct label *l)
 {
@@ -1028,7 +1051,8 @@ static void note_unused(struct table *t, const struct label *l)
 		const struct member *in_it = find_member(l->prepared, &m->uuid);
 
 		if (in_it)
-			m->last_gen = MAX(m->last_gen, in_it->last_gen); /* its own number for those in service */
+			m->last_gen = MAX(
+			    m->last_gen, in_it->last_gen); /* its own number for those in service */
 	}
 }
 
@@ -1051,7 +1075,8 @@ static void judge_members(struct dev **devs, unsigned count, struct label_vote *
 /* When nobody takes part: the most telling reason. */
 static int why_nobody(const struct label_vote *vote, unsigned count)
 {
-	static const int order[] = {-ENOTSUP, -ENOSPC, -EBADMSG, -ETIMEDOUT, -EIO, -ENODEV, -ENOMEM};
+	static const int order[] = {-ENOTSUP, -ENOSPC, -EBADMSG, -ETIMEDOUT,
+				    -EIO,     -ENODEV, -ENOMEM};
 
 	for (size_t k = 0; k < ARRAY_SIZE(order); k++) {
 		for (unsigned i = 0; i < count; i++) {
@@ -1085,7 +1110,8 @@ static int judge(struct dev **devs, unsigned count, const struct uuid *fs, struc
 	return 0;
 }
 
-int label_vote(struct loop *loop, struct dev **devs, unsigned count, const struct uuid *fs, struct label_vote *vote)
+int label_vote(struct loop *loop, struct dev **devs, unsigned count, const struct uuid *fs,
+	       struct label_vote *vote)
 {
 	int err;
 

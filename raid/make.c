@@ -2,18 +2,20 @@
 /*
  * Making a volume: its geometry from the devices given, and its first bytes.
  *
- * The plan touches nothing, so mkfs --dry-run shows exactly what would be made. Everything a person may get wrong is
- * refused here with what was got and what was expected.
+ * The plan touches nothing, so mkfs --dry-run shows exactly what would be made. Everything a person
+ * may get wrong is refused here with what was got and what was expected.
  *
- * Sizes. A slice is a power of two, so that the smallest member has about 64: enough that free space can be moved
- * about in small steps and rebuilds proceed in many, few enough that the table stays small; at most 1 GiB, unless
- * that made more than SLICES_TOTAL_MAX of them, and at least 32 strips, so that rounding to whole strips costs
- * little. The journal takes 1/64 of the smallest member, within limits; on small members less than its usual
- * least, so that it never takes more than an eighth.
+ * Sizes. A slice is a power of two, so that the smallest member has about 64: enough that free
+ * space can be moved about in small steps and rebuilds proceed in many, few enough that the table
+ * stays small; at most 1 GiB, unless that made more than SLICES_TOTAL_MAX of them, and at least 32
+ * strips, so that rounding to whole strips costs little. The journal takes 1/64 of the smallest
+ * member, within limits; on small members less than its usual least, so that it never takes more
+ * than an eighth.
  *
- * Order of writes: labels wiped on all devices; first chunk; flush; table. Until the first table is there the
- * devices hold no filesystem, and none that they held before. The table is written twice, so that all four
- * places of each member are filled and two later generations can be told from none.
+ * Order of writes: labels wiped on all devices; first chunk; flush; table. Until the first table is
+ * there the devices hold no filesystem, and none that they held before. The table is written twice,
+ * so that all four places of each member are filled and two later generations can be told from
+ * none.
  */
 #include "buf.h"
 #include "co.h"
@@ -26,15 +28,15 @@
 #include "table.h"
 #include <inttypes.h>
 
-#define MIB (UINT64_C(1) << 20)
-#define STRIP_BYTES_DEFAULT (64ull << 10)
-#define GROUPS_DEFAULT 2u
-#define SLICES_WANTED 64u /* of the smallest member */
-#define SLICE_BYTES_WANTED_MAX (1ull << 30)
-#define SLICE_BYTES_MAX (1ull << 40)
-#define STRIPS_PER_SLICE_MIN 32u
-#define JOURNAL_SHARE 64u
-#define JOURNAL_SHARE_MAX 8u /* at most an eighth of the member unless asked for */
+#define MIB			 (UINT64_C(1) << 20)
+#define STRIP_BYTES_DEFAULT	 (64ull << 10)
+#define GROUPS_DEFAULT		 2u
+#define SLICES_WANTED		 64u /* of the smallest member */
+#define SLICE_BYTES_WANTED_MAX	 (1ull << 30)
+#define SLICE_BYTES_MAX		 (1ull << 40)
+#define STRIPS_PER_SLICE_MIN	 32u
+#define JOURNAL_SHARE		 64u
+#define JOURNAL_SHARE_MAX	 8u /* at most an eighth of the member unless asked for */
 #define JOURNAL_BYTES_WANTED_MIN (8 * MIB)
 #define JOURNAL_BYTES_WANTED_MAX (128 * MIB)
 
@@ -59,13 +61,14 @@ static int check_devices(struct dev **devs, unsigned count)
 			return -EROFS;
 		}
 		if (dev->size_bytes < MEMBER_BYTES_MIN) {
-			log_error("%s: too small: got %" PRIu64 " bytes, expected at least %llu MiB", dev->name,
-				  dev->size_bytes, MEMBER_BYTES_MIN / MIB);
+			log_error("%s: too small: got %" PRIu64
+				  " bytes, expected at least %llu MiB",
+				  dev->name, dev->size_bytes, MEMBER_BYTES_MIN / MIB);
 			return -ENOSPC;
 		}
 		if (dev->sector_bytes > BLOCK_BYTES || !is_power_of_two(dev->sector_bytes)) {
-			log_error("%s: sector size: got %u, expected at most %u", dev->name, dev->sector_bytes,
-				  BLOCK_BYTES);
+			log_error("%s: sector size: got %u, expected at most %u", dev->name,
+				  dev->sector_bytes, BLOCK_BYTES);
 			return -EINVAL;
 		}
 		for (unsigned k = 0; k < i; k++) {
@@ -85,7 +88,8 @@ static int plan_level(struct table *t, unsigned count, const struct raid_format_
 	if (params->level >= 0) {
 		level = (unsigned)params->level;
 	} else if (count == 1) {
-		log_error("one member has no redundancy: ask for RAID 0 if that is meant, or give more members");
+		log_error("one member has no redundancy: ask for RAID 0 if that is meant, or give "
+			  "more members");
 		return -EINVAL;
 	} else {
 		level = count == 2 ? 1 : count <= 4 ? 5 : 6;
@@ -104,11 +108,13 @@ static int plan_level(struct table *t, unsigned count, const struct raid_format_
 		}
 		min = min / 2 * groups;
 	} else if (params->groups > 1) {
-		log_error("groups: got %u, but %s has none", params->groups, geom_level_text(level));
+		log_error("groups: got %u, but %s has none", params->groups,
+			  geom_level_text(level));
 		return -EINVAL;
 	}
 	if (count < min) {
-		log_error("members: got %u, expected at least %u for %s", count, min, geom_level_text(level));
+		log_error("members: got %u, expected at least %u for %s", count, min,
+			  geom_level_text(level));
 		return -EINVAL;
 	}
 	t->level = level;
@@ -122,8 +128,8 @@ static int plan_strip(struct table *t, const struct raid_format_params *params)
 	uint64_t strip = params->strip_bytes ? params->strip_bytes : STRIP_BYTES_DEFAULT;
 
 	if (!is_power_of_two(strip) || strip < STRIP_BYTES_MIN || strip > STRIP_BYTES_MAX) {
-		log_error("strip size: got %" PRIu64 ", expected a power of two from %u to %u", strip,
-			  STRIP_BYTES_MIN, STRIP_BYTES_MAX);
+		log_error("strip size: got %" PRIu64 ", expected a power of two from %u to %u",
+			  strip, STRIP_BYTES_MIN, STRIP_BYTES_MAX);
 		return -EINVAL;
 	}
 	t->strip_blocks = (uint32_t)(strip >> BLOCK_SHIFT);
@@ -139,7 +145,8 @@ static uint64_t smallest(struct dev **devs, unsigned count)
 	return bytes;
 }
 
-static int plan_journal(struct table *t, uint64_t member_bytes, const struct raid_format_params *params)
+static int plan_journal(struct table *t, uint64_t member_bytes,
+			const struct raid_format_params *params)
 {
 	uint64_t journal = params->journal_bytes;
 
@@ -148,12 +155,15 @@ static int plan_journal(struct table *t, uint64_t member_bytes, const struct rai
 		journal = MIN(MAX(journal, JOURNAL_BYTES_WANTED_MIN), JOURNAL_BYTES_WANTED_MAX);
 		journal = MIN(journal, member_bytes / JOURNAL_SHARE_MAX);
 		journal = MAX(ROUND_DOWN(journal, MIB), JOURNAL_BYTES_MIN);
-	} else if (journal < JOURNAL_BYTES_MIN || journal > JOURNAL_BYTES_MAX || journal % BLOCK_BYTES) {
-		log_error("journal size: got %" PRIu64 ", expected a multiple of %u from %llu MiB to %llu MiB", journal,
-			  BLOCK_BYTES, JOURNAL_BYTES_MIN / MIB, JOURNAL_BYTES_MAX / MIB);
+	} else if (journal < JOURNAL_BYTES_MIN || journal > JOURNAL_BYTES_MAX ||
+		   journal % BLOCK_BYTES) {
+		log_error("journal size: got %" PRIu64
+			  ", expected a multiple of %u from %llu MiB to %llu MiB",
+			  journal, BLOCK_BYTES, JOURNAL_BYTES_MIN / MIB, JOURNAL_BYTES_MAX / MIB);
 		return -EINVAL;
 	} else if (journal > member_bytes / 2) {
-		log_error("journal size: got %" PRIu64 ", expected at most half of the smallest member, %" PRIu64,
+		log_error("journal size: got %" PRIu64
+			  ", expected at most half of the smallest member, %" PRIu64,
 			  journal, member_bytes / 2);
 		return -EINVAL;
 	}
@@ -172,30 +182,39 @@ static uint64_t total_slices(const struct table *t, struct dev **devs, unsigned 
 	return slices;
 }
 
-static int plan_slices(struct table *t, struct dev **devs, unsigned count, const struct raid_format_params *params)
+static int plan_slices(struct table *t, struct dev **devs, unsigned count,
+		       const struct raid_format_params *params)
 {
-	uint64_t strip = (uint64_t)t->strip_blocks << BLOCK_SHIFT, member = smallest(devs, count), wanted;
+	uint64_t strip = (uint64_t)t->strip_blocks << BLOCK_SHIFT, member = smallest(devs, count),
+		 wanted;
 
 	if (params->slice_bytes) {
 		t->slice_bytes = params->slice_bytes;
 		if (!is_power_of_two(t->slice_bytes) || t->slice_bytes < SLICE_BYTES_MIN ||
 		    t->slice_bytes > SLICE_BYTES_MAX || t->slice_bytes < 2 * strip) {
-			log_error("slice size: got %" PRIu64 ", expected a power of two from %" PRIu64 " to %llu",
-				  t->slice_bytes, (uint64_t)MAX(SLICE_BYTES_MIN, 2 * strip), SLICE_BYTES_MAX);
+			log_error("slice size: got %" PRIu64
+				  ", expected a power of two from %" PRIu64 " to %llu",
+				  t->slice_bytes, (uint64_t)MAX(SLICE_BYTES_MIN, 2 * strip),
+				  SLICE_BYTES_MAX);
 			return -EINVAL;
 		}
 	} else {
-		wanted = member > t->slices_off_bytes ? (member - t->slices_off_bytes) / SLICES_WANTED : 0;
+		wanted = member > t->slices_off_bytes
+			     ? (member - t->slices_off_bytes) / SLICES_WANTED
+			     : 0;
 		wanted = MIN(wanted, SLICE_BYTES_WANTED_MAX);
 		t->slice_bytes = SLICE_BYTES_MIN;
-		while (t->slice_bytes * 2 <= wanted || t->slice_bytes < STRIPS_PER_SLICE_MIN * strip)
+		while (t->slice_bytes * 2 <= wanted ||
+		       t->slice_bytes < STRIPS_PER_SLICE_MIN * strip)
 			t->slice_bytes *= 2;
-		while (total_slices(t, devs, count) > SLICES_TOTAL_MAX && t->slice_bytes < SLICE_BYTES_MAX)
+		while (total_slices(t, devs, count) > SLICES_TOTAL_MAX &&
+		       t->slice_bytes < SLICE_BYTES_MAX)
 			t->slice_bytes *= 2;
 	}
 	if (total_slices(t, devs, count) > SLICES_TOTAL_MAX) {
-		log_error("slices of %" PRIu64 " bytes: got %" PRIu64 " of them, expected at most %u", t->slice_bytes,
-			  total_slices(t, devs, count), SLICES_TOTAL_MAX);
+		log_error("slices of %" PRIu64 " bytes: got %" PRIu64
+			  " of them, expected at most %u",
+			  t->slice_bytes, total_slices(t, devs, count), SLICES_TOTAL_MAX);
 		return -EINVAL;
 	}
 	return 0;
@@ -212,7 +231,8 @@ static int plan_members(struct table *t, struct dev **devs, unsigned count)
 		if (err == -ENOSPC)
 			log_error("%s: too small: got %" PRIu64 " bytes, expected at least %" PRIu64
 				  " for one slice of %" PRIu64,
-				  devs[i]->name, devs[i]->size_bytes, table_member_bytes_min(t, 1) + MIB, t->slice_bytes);
+				  devs[i]->name, devs[i]->size_bytes,
+				  table_member_bytes_min(t, 1) + MIB, t->slice_bytes);
 		if (err)
 			return err;
 		label_member_here(&t->members[index], devs[i]);
@@ -231,13 +251,15 @@ static int check_room(const struct table *t)
 	return -ENOSPC;
 }
 
-static int plan(struct table *t, struct dev **devs, unsigned count, const struct raid_format_params *params)
+static int plan(struct table *t, struct dev **devs, unsigned count,
+		const struct raid_format_params *params)
 {
 	const char *name = params->name ? params->name : "";
 	int err;
 
 	if (strlen(name) >= LABEL_NAME_BYTES) {
-		log_error("label: got %zu bytes, expected at most %u", strlen(name), LABEL_NAME_BYTES - 1);
+		log_error("label: got %zu bytes, expected at most %u", strlen(name),
+			  LABEL_NAME_BYTES - 1);
 		return -EINVAL;
 	}
 	memcpy(t->name, name, strlen(name));
@@ -257,7 +279,8 @@ static int plan(struct table *t, struct dev **devs, unsigned count, const struct
 	return err;
 }
 
-int raid_plan(struct dev **devs, unsigned count, const struct raid_format_params *params, struct table **ret)
+int raid_plan(struct dev **devs, unsigned count, const struct raid_format_params *params,
+	      struct table **ret)
 {
 	struct table *t;
 	int err = check_devices(devs, count);
@@ -357,7 +380,8 @@ static int format(struct loop *loop, struct table *t, struct dev **devs, unsigne
 	return err;
 }
 
-int raid_format(struct loop *loop, struct dev **devs, unsigned count, const struct raid_format_params *params)
+int raid_format(struct loop *loop, struct dev **devs, unsigned count,
+		const struct raid_format_params *params)
 {
 	struct table *t;
 	int err = raid_plan(devs, count, params, &t);

@@ -459,24 +459,21 @@ uint64_t page_sum(struct raid *r, struct chunk *c, uint64_t row, unsigned sum)
 	return from_le64(*page_sum_slot(p, p->cur, row, sum));
 }
 
-static void page_announce(struct raid *r, struct page *p)
-{
-	uint32_t bit;
-	struct page *bitmap = page_pinned(r, p->chunk, page_covering_bitmap(p->chunk, p->number, &bit));
-
-	if (page_initialised(bitmap, bit))
-		return;
-	page_change(r, bitmap);
-	bitmap->cur->body[bit / 8] |= (uint8_t)(1u << bit % 8);
-}
-
 void page_sum_set(struct raid *r, struct chunk *c, uint64_t row, unsigned sum, uint64_t value)
 {
-	struct page *p = page_pinned(r, c, geom_sum_page(&c->geom, row));
+	struct page *p = page_pinned(r, c, geom_sum_page(&c->geom, row)), *bitmap;
+	uint32_t bit;
+	bool announced;
 
-	if (from_le64(*page_sum_slot(p, p->cur, row, sum)) == value)
+	bitmap = page_pinned(r, c, page_covering_bitmap(c, p->number, &bit));
+	announced = page_initialised(bitmap, bit);
+	/* A crash between the two flushes of a checkpoint leaves a page that is right and not announced. */
+	if (from_le64(*page_sum_slot(p, p->cur, row, sum)) == value && (announced || !value))
 		return;
-	page_announce(r, p);
+	if (!announced) {
+		page_change(r, bitmap);
+		bitmap->cur->body[bit / 8] |= (uint8_t)(1u << bit % 8);
+	}
 	page_change(r, p);
 	*page_sum_slot(p, p->cur, row, sum) = to_le64(value);
 }
@@ -661,12 +658,14 @@ int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigne
 	struct page_read *pr;
 	struct page *p;
 	unsigned bad = 0;
+	uint64_t gen;
 	int err = page_get(r, c, number, &p);
 
 	if (err)
 		return err;
 	pr = mem_alloc(sizeof(*pr));
-	if (!pr || !p->gen) {
+	gen = p->gen; /* a checkpoint may write newer ones meanwhile */
+	if (!pr || !gen) {
 		mem_free(pr);
 		page_put(r, p);
 		*ret_bad = 0;
@@ -676,7 +675,7 @@ int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigne
 	for (unsigned i = 0; i < pr->asked; i++) {
 		const struct page_disk *d = page_newest_place(r, c, number, pr, i);
 
-		if (!d || from_le64(d->gen) < p->gen) {
+		if (!d || from_le64(d->gen) < gen) {
 			bad++;
 			if (pr->ios[i].result)
 				health_read_error(r, pr->member_of[i], pr->ios[i].result);

@@ -9,13 +9,14 @@
  *
  *   one data column x, P is there     d_x = P + sum of the others
  *   one data column x, P is lost too  d_x = g^-x (Q + sum g^i d_i)
- *   two data columns x < y            d_x = A (P + sum d_i) + B (Q + sum g^i d_i), d_y = P + sum d_i + d_x
- *                                     A = g^(y-x) / (g^(y-x) + 1), B = g^-x / (g^(y-x) + 1)
+ *   two data columns x < y            d_x = A (P + sum d_i) + B (Q + sum g^i d_i), d_y = P + sum
+ * d_i + d_x A = g^(y-x) / (g^(y-x) + 1), B = g^-x / (g^(y-x) + 1)
  *
- * after H. P. Anvin, "The mathematics of RAID-6". The closed form was taken over inverting a matrix: it costs
- * no more than the coefficients themselves, and a row of blocks is short enough for that to be felt. The bulk work
- * is isa-l's xor_gen, pq_gen and ec_encode_data. A column that is there is never written, not even with the value
- * it ought to have: it may be somebody's only copy.
+ * after H. P. Anvin, "The mathematics of RAID-6". The closed form was taken over inverting a
+ * matrix: it costs no more than the coefficients themselves, and a row of blocks is short enough
+ * for that to be felt. The bulk work is isa-l's xor_gen, pq_gen and ec_encode_data. A column that
+ * is there is never written, not even with the value it ought to have: it may be somebody's only
+ * copy.
  *
  * No state: several threads may be in here at once.
  */
@@ -24,11 +25,12 @@
 #include <isa-l/erasure_code.h>
 #include <isa-l/raid.h>
 
-#define GENERATOR 2
+#define GENERATOR		    2
 #define TABLE_BYTES_PER_COEFFICIENT 32 /* of ec_init_tables */
-#define PIECE_BYTES 16384u             /* work in pieces of this, so that the buffer of zeros can be small */
+#define PIECE_BYTES		    16384u /* work in pieces of this, so that the buffer of zeros can be small */
 
-/* Stands in for a column that was never written. isa-l wants it writable by type and only reads it. */
+/* Stands in for a column that was never written. isa-l wants it writable by type and only reads it.
+ */
 static uint8_t zeros[PIECE_BYTES] __attribute__((aligned(64)));
 
 static uint8_t gf_pow(unsigned n)

@@ -4,39 +4,44 @@
  *
  * There is no list of work. What is to be done follows from the table at any time:
  *
- *   resync  a column is stale and its member is in service: it came back, or got the column while it was
- *           away. The column gets what it missed, in place; blocks that are still right are not written.
- *   move    a column lies on a member that somebody in service replaces: a new slice there gets a copy, read from
- *           the old member where that can be read, computed from the others where it cannot.
+ *   resync  a column is stale and its member is in service: it came back, or got the column while
+ * it was away. The column gets what it missed, in place; blocks that are still right are not
+ * written. move    a column lies on a member that somebody in service replaces: a new slice there
+ * gets a copy, read from the old member where that can be read, computed from the others where it
+ * cannot.
  *
- * So nothing has to be written down to survive a crash or an unmount: what was not finished is still to be done. One column at
- * a time, always of the chunk that has least redundancy left; a column that was interrupted starts again, those that are done
- * are done. A second failure only changes what is to be done next.
+ * So nothing has to be written down to survive a crash or an unmount: what was not finished is
+ * still to be done. One column at a time, always of the chunk that has least redundancy left; a
+ * column that was interrupted starts again, those that are done are done. A second failure only
+ * changes what is to be done next.
  *
  * A column, step by step:
- *   1. The target becomes the column's second home (chunk.move_to): from here on every write goes to both. A resync needs
- *      nothing, since a stale column gets every write.
- *   2. A checkpoint that is under way ends, so no page is being written by a list made before 1. All pages with a copy on the column
- *      are marked dirty, and reach the target with the next checkpoint.
- *   3. Row by row under the lock of the cell (writers from before 1 hold it) what is there is verified or recovered, and
- *      written to the target alone. Blocks with an image are left out: the image goes home to both.
+ *   1. The target becomes the column's second home (chunk.move_to): from here on every write goes
+ * to both. A resync needs nothing, since a stale column gets every write.
+ *   2. A checkpoint that is under way ends, so no page is being written by a list made before 1.
+ * All pages with a copy on the column are marked dirty, and reach the target with the next
+ * checkpoint.
+ *   3. Row by row under the lock of the cell (writers from before 1 hold it) what is there is
+ * verified or recovered, and written to the target alone. Blocks with an image are left out: the
+ * image goes home to both.
  *   4. A checkpoint: pages and images are on the target. A flush.
- *   5. The table says so. While it is written both homes still get every write, so that if it cannot be written, or the
- *      target fails right then, the old home is as good as before.
+ *   5. The table says so. While it is written both homes still get every write, so that if it
+ * cannot be written, or the target fails right then, the old home is as good as before.
  *   6. When nobody can still be writing to the slice that was given up, it is free.
  *
- * Cells that do not count (walk.c) are not copied. A block that cannot be recovered is named, counted and left; it never ends the rebuild.
- * A target that fails ends its column, and the states are looked at anew. What fails otherwise (no memory, no slice) is
- * left aside until something changes: there is no retrying on a timer.
+ * Cells that do not count (walk.c) are not copied. A block that cannot be recovered is named,
+ * counted and left; it never ends the rebuild. A target that fails ends its column, and the states
+ * are looked at anew. What fails otherwise (no memory, no slice) is left aside until something
+ * changes: there is no retrying on a timer.
  *
- * A member whose last column has gone is REMOVED: first in the table, then its labels are wiped, so that a crash between
- * finds a member that everybody knows was replaced. Its device is closed when the deadline of any I/O that was
- * on its way has passed.
+ * A member whose last column has gone is REMOVED: first in the table, then its labels are wiped, so
+ * that a crash between finds a member that everybody knows was replaced. Its device is closed when
+ * the deadline of any I/O that was on its way has passed.
  */
 #include "walk.h"
 
-#define FAILED_MAX 64u             /* columns left aside before the rebuild gives up */
-#define CHAIN_MAX 8u               /* successors that failed before their turn was over */
+#define FAILED_MAX	     64u   /* columns left aside before the rebuild gives up */
+#define CHAIN_MAX	     8u	   /* successors that failed before their turn was over */
 #define PAGES_PER_CHECKPOINT 1024u /* dirty pages made before they are written */
 
 struct work {
@@ -93,8 +98,8 @@ static bool chunk_has_member(const struct chunk *c, unsigned member)
 }
 
 /*
- * The successor, unless it has a column of this chunk already (made while both were away) or is full: then whoever
- * has most room. -1: nobody can take it.
+ * The successor, unless it has a column of this chunk already (made while both were away) or is
+ * full: then whoever has most room. -1: nobody can take it.
  */
 static int move_target(const struct table *t, const struct chunk *c, unsigned wanted)
 {
@@ -200,7 +205,8 @@ static bool can_retire(const struct table *t, unsigned member)
 		replaced |= t->members[i].replaces == (int)member;
 	/* A healthy one stays when its successor has failed. */
 	replaced &= rebuild_successor(t, member) >= 0 || !member_here(t, member);
-	/* It may itself be the successor of one that still has something: its own successor needs to know. */
+	/* It may itself be the successor of one that still has something: its own successor needs
+	 * to know. */
 	if (!replaced || m->replaces >= 0)
 		return false;
 	for (unsigned i = 0; i < t->chunk_count; i++)
@@ -238,29 +244,16 @@ static bool work_possible(struct raid *r, const struct work *w)
 	return table_column_writable(r->t, work_to(w));
 }
 
-static void list_to(struct raid *r, struct write_list *l, const struct work *w, uint64_t row, void *data)
+static void list_to(struct raid *r, struct write_list *l, const struct work *w, uint64_t row,
+		    void *data)
 {
 	const struct column *col = work_to(w);
 
-	if (l->count == l->cap) {
-		unsigned cap = l->cap ? l->cap * 2 : ROWS_MAX;
-		struct write_entry *entries = mem_realloc(l->entries, cap * sizeof(*entries));
-
-		if (!entries) {
-			l->failed = true;
-			return;
-		}
-		l->entries = entries;
-		l->cap = cap;
-	}
-	l->entries[l->count++] = (struct write_entry){
-		.member = col->member,
-		.off_bytes = table_column_off(r->t, col, geom_slice_block(&w->chunk->geom, row)),
-		.data = data,
-	};
+	write_list_add(l, col->member, table_column_off(r->t, col, geom_slice_block(&w->chunk->geom, row)), data);
 }
 
-/* What the stale column holds now; NULL: nothing that could be read. A column's rows lie one behind the other. */
+/* What the stale column holds now; NULL: nothing that could be read. A column's rows lie one behind
+ * the other. */
 static char *read_stale(struct raid *r, const struct work *w, uint64_t row, unsigned count)
 {
 	const struct column *col = work_to(w);
@@ -285,12 +278,14 @@ static unsigned work_slot(const struct work *w, uint64_t row)
 	return geom_slot(&w->chunk->geom, row, w->column) % w->chunk->geom.span;
 }
 
-/* A block that cannot be recovered may be one that the stale column did not miss. The pages are pinned. */
+/* A block that cannot be recovered may be one that the stale column did not miss. The pages are
+ * pinned. */
 static bool stale_is_right(struct raid *r, const struct work *w, uint64_t row, const char *block)
 {
 	unsigned sum = geom_slot_sum(&w->chunk->geom, geom_slot(&w->chunk->geom, row, w->column));
 
-	return block_sum(&r->t->fs, w->chunk->number, row, sum, block) == page_sum(r, w->chunk, row, sum);
+	return block_sum(&r->t->fs, w->chunk->number, row, sum, block) ==
+	       page_sum(r, w->chunk, row, sum);
 }
 
 /* Under the lock: lists what the target needs. Returns how many blocks. */
@@ -321,7 +316,8 @@ static unsigned unit_list(struct raid *r, const struct work *w, struct rows *row
 	return n;
 }
 
-static int unit_write(struct raid *r, const struct work *w, struct rows *rows, struct walk_lost *lost)
+static int unit_write(struct raid *r, const struct work *w, struct rows *rows,
+		      struct walk_lost *lost)
 {
 	struct raid_job_info *info = &r->rebuild.info;
 	struct write_list list;
@@ -376,7 +372,8 @@ static int copy_unit(struct walk *walk, uint64_t row, unsigned count)
 		err = unit_write(r, w, &rows, &lost);
 		rows_free(&rows);
 	} else if (err == -EBADMSG || err == -EIO) {
-		/* Their checksums are lost: nothing can be believed, and nothing made worse by going on. */
+		/* Their checksums are lost: nothing can be believed, and nothing made worse by
+		 * going on. */
 		walk_lost_rows(r, &lost, w->chunk, group, row, count);
 		err = r->error;
 	}
@@ -405,7 +402,8 @@ static bool page_is_on(const struct chunk *c, uint32_t number, unsigned column)
 	return false;
 }
 
-/* Marks every page with a copy on the column; few enough at a time that the cache does not overflow. */
+/* Marks every page with a copy on the column; few enough at a time that the cache does not
+ * overflow. */
 static int copy_pages(struct raid *r, const struct work *w)
 {
 	const struct geom *g = &w->chunk->geom;
@@ -440,7 +438,8 @@ static int copy_pages(struct raid *r, const struct work *w)
 	return err;
 }
 
-/* Writers that had listed what they write before the column's homes changed have ended on return. */
+/* Writers that had listed what they write before the column's homes changed have ended on return.
+ */
 static int wait_for_pages(struct raid *r)
 {
 	while (r->journal.checkpointing && !r->error)
@@ -466,26 +465,28 @@ static int copy_column(struct rebuild *rb)
 {
 	struct raid *r = rb->r;
 	struct walk walk = {
-		.r = r,
-		.job = &r->rebuild,
-		.chunk = rb->work.chunk,
-		.end = rb->work.chunk->geom.rows,
-		.unit = copy_unit,
-		.passed = copy_passed,
-		.user = rb,
+	    .r = r,
+	    .job = &r->rebuild,
+	    .chunk = rb->work.chunk,
+	    .end = rb->work.chunk->geom.rows,
+	    .unit = copy_unit,
+	    .passed = copy_passed,
+	    .user = rb,
 	};
 	int err = wait_for_pages(r);
 
 	/* Without its bitmap everything in the chunk counts. */
 	if (!err && space_load(r, rb->work.chunk))
-		log_warning("chunk %u: its bitmap is lost: all of it is rebuilt", rb->work.chunk->number);
+		log_warning("chunk %u: its bitmap is lost: all of it is rebuilt",
+			    rb->work.chunk->number);
 	if (!err)
 		err = copy_pages(r, &rb->work);
 	if (!err)
 		err = walk_rows(&walk);
 	if (!err)
 		err = journal_checkpoint(r);
-	/* W6: a crash after the table is written must not find it naming a slice whose copy was only in a cache. */
+	/* W6: a crash after the table is written must not find it naming a slice whose copy was
+	 * only in a cache. */
 	if (!err)
 		err = journal_flush_members(r);
 	return err ? err : work_possible(r, &rb->work) ? 0 : -ENODEV;
@@ -527,7 +528,8 @@ static int move_begin(struct rebuild *rb)
 	else
 		err = table_slice_get(r->t, target, &slice);
 	if (!err) {
-		c->move_to = (struct column){.member = (uint16_t)target, .slice = slice, .stale = true};
+		c->move_to =
+		    (struct column){.member = (uint16_t)target, .slice = slice, .stale = true};
 		c->move_column = (int)rb->work.column;
 		space_recount(r);
 	}
@@ -628,7 +630,9 @@ static int retire(struct raid *r, unsigned member)
 		return err;
 	log_info("%s: member %u is replaced and out of service", m->hint, member);
 	if (wipe && label_wipe(m->dev))
-		log_warning("%s: its labels could not be wiped; they are known to be of a replaced member", m->hint);
+		log_warning(
+		    "%s: its labels could not be wiped; they are known to be of a replaced member",
+		    m->hint);
 	return 0;
 }
 
@@ -652,7 +656,8 @@ static bool dev_is_left(const struct raid *r, unsigned member)
 	return m->state == MEMBER_REMOVED && m->dev && m->dev->deadline_ns;
 }
 
-/* Closes devices of removed members, when every I/O that was begun before has ended or been given up. */
+/* Closes devices of removed members, when every I/O that was begun before has ended or been given
+ * up. */
 static void close_removed(struct raid *r)
 {
 	struct dev *devs[MEMBERS_MAX] = {0};
@@ -665,7 +670,8 @@ static void close_removed(struct raid *r)
 		until = MAX(until, loop_now_ns(r->loop) + devs[i]->deadline_ns + NS_PER_S);
 	}
 	while (!r->stopping && !r->abandoned && loop_now_ns(r->loop) < until)
-		(void)co_cond_wait_until(&r->rebuild.ended, until); /* why it ended is looked at above */
+		(void)co_cond_wait_until(&r->rebuild.ended,
+					 until); /* why it ended is looked at above */
 	if (r->stopping || r->abandoned)
 		return; /* closing closes them */
 	for (unsigned i = 0; i < r->t->member_count; i++) {
@@ -683,8 +689,10 @@ static void leave_aside(struct rebuild *rb, int err)
 	const struct work *w = &rb->work;
 
 	rb->error = err;
-	log_warning("rebuild: chunk %u column %u: %s: left aside", w->chunk->number, w->column, strerror(-err));
-	/* A target that went away is seen in the states; everything else is not tried again for now. */
+	log_warning("rebuild: chunk %u column %u: %s: left aside", w->chunk->number, w->column,
+		    strerror(-err));
+	/* A target that went away is seen in the states; everything else is not tried again for
+	 * now. */
 	if (rb->failed_count < FAILED_MAX) {
 		rb->failed[rb->failed_count].chunk = w->chunk->number;
 		rb->failed[rb->failed_count].column = w->column;
@@ -724,7 +732,8 @@ static void rebuild_run(struct raid *r)
 	}
 	rb->r = r;
 	log_info("rebuild: begins");
-	/* Each time round something has changed: a column was finished, or a member came or went. */
+	/* Each time round something has changed: a column was finished, or a member came or went.
+	 */
 	do {
 		r->rebuild.again = false;
 		rb->failed_count = 0;
@@ -736,8 +745,9 @@ static void rebuild_run(struct raid *r)
 		rb->error = -ENOSPC;
 	if (r->error)
 		rb->error = r->error;
-	log_info("rebuild: %s: %llu blocks found wrong, %llu lost", rb->error ? strerror(-rb->error) : "ends",
-		 (unsigned long long)info->found, (unsigned long long)info->lost);
+	log_info("rebuild: %s: %llu blocks found wrong, %llu lost",
+		 rb->error ? strerror(-rb->error) : "ends", (unsigned long long)info->found,
+		 (unsigned long long)info->lost);
 	for (unsigned i = 0; i < r->t->member_count; i++)
 		removed |= dev_is_left(r, i);
 	if (removed && !r->stopping && raid_background(r, close_removed))

@@ -2,13 +2,14 @@
 /*
  * What an administrator does to members, and the reconciler that acts on the states that follow.
  *
- * fail     the member is FAILED, for good: its columns are stale. Its device stays open (and locked) until the volume is
- *          closed or the member is replaced, so that nobody makes something else of it in between.
- * replace  another device becomes a member that takes over from it. The old one goes on serving, if it can, until nothing lies on
- *          it any more (rebuild.c).
+ * fail     the member is FAILED, for good: its columns are stale. Its device stays open (and
+ * locked) until the volume is closed or the member is replaced, so that nobody makes something else
+ * of it in between. replace  another device becomes a member that takes over from it. The old one
+ * goes on serving, if it can, until nothing lies on it any more (rebuild.c).
  *
- * The reconciler is called whenever a state may have changed and looks at the states alone, never at what happened. It starts a
- * rebuild where there is something to do, and tells one that runs to look again.
+ * The reconciler is called whenever a state may have changed and looks at the states alone, never
+ * at what happened. It starts a rebuild where there is something to do, and tells one that runs to
+ * look again.
  */
 #include <inttypes.h>
 
@@ -23,7 +24,8 @@ void health_reconcile(struct raid *r)
 	else if (!rebuild_wanted(r))
 		scrub_resume(r);
 	else if (walk_rebuild_start(r))
-		log_error("no memory to begin a rebuild: the next change of any member's state tries again");
+		log_error("no memory to begin a rebuild: the next change of any member's state "
+			  "tries again");
 }
 
 /* ---- fail ---- */
@@ -51,7 +53,8 @@ static int fail_locked(struct raid *r, unsigned index)
 	m->state = MEMBER_FAILED;
 	if (!table_enough(r->t, false)) {
 		m->state = state;
-		log_error("%s: not taken out of service: without it data would be lost; rebuild or replace the "
+		log_error("%s: not taken out of service: without it data would be lost; rebuild or "
+			  "replace the "
 			  "other members first",
 			  m->hint);
 		return -EBUSY;
@@ -78,7 +81,8 @@ int raid_fail(struct raid *r, unsigned index)
 
 /* ---- replace ---- */
 
-/* A member cannot take over from itself or another; one that is out of service for good may come back as a new one. */
+/* A member cannot take over from itself or another; one that is out of service for good may come
+ * back as a new one. */
 static int check_stranger(struct raid *r, struct dev *dev)
 {
 	struct label label;
@@ -93,7 +97,8 @@ static int check_stranger(struct raid *r, struct dev *dev)
 	for (unsigned i = 0; i < r->t->member_count && uuid_equal(&label.fs, &r->t->fs); i++) {
 		const struct member *m = &r->t->members[i];
 
-		if (!uuid_equal(&m->uuid, &label.member) || m->state == MEMBER_FAILED || m->state == MEMBER_REMOVED)
+		if (!uuid_equal(&m->uuid, &label.member) || m->state == MEMBER_FAILED ||
+		    m->state == MEMBER_REMOVED)
 			continue;
 		log_error("%s: is already member %u of this volume", dev->name, i);
 		err = -EEXIST;
@@ -127,15 +132,17 @@ static int add_member(struct raid *r, unsigned index, struct dev *dev, unsigned 
 	memcpy(&uuid, random, sizeof(uuid));
 	uuid.b[6] = (uuid.b[6] & 0x0f) | 0x40; /* version 4, variant 1 */
 	uuid.b[8] = (uuid.b[8] & 0x3f) | 0x80;
-	err = table_member_add(t, &uuid, dev->size_bytes, MAX(t->members[index].slice_count, needed), ret);
+	err = table_member_add(t, &uuid, dev->size_bytes,
+			       MAX(t->members[index].slice_count, needed), ret);
 	/* A smaller one will do if all that is there fits. */
 	if (err == -ENOSPC)
 		err = table_member_add(t, &uuid, dev->size_bytes, MAX(needed, 1u), ret);
 	if (err == -ENOSPC)
-		log_error("%s: too small: got %" PRIu64 " bytes, needed %" PRIu64, dev->name, dev->size_bytes,
-			  table_member_bytes_min(t, MAX(needed, 1u)));
+		log_error("%s: too small: got %" PRIu64 " bytes, needed %" PRIu64, dev->name,
+			  dev->size_bytes, table_member_bytes_min(t, MAX(needed, 1u)));
 	else if (err == -E2BIG)
-		log_error("%s: the volume has had %u members, more are not possible", dev->name, MEMBERS_MAX);
+		log_error("%s: the volume has had %u members, more are not possible", dev->name,
+			  MEMBERS_MAX);
 	return err;
 }
 
@@ -186,7 +193,8 @@ static int replace_locked(struct raid *r, unsigned index, struct dev *dev)
 		return err;
 	m = &r->t->members[added];
 	m->state = MEMBER_MISSING; /* nobody writes to it yet */
-	/* An older label of whatever volume, in a place that is not written at once, would be believed. */
+	/* An older label of whatever volume, in a place that is not written at once, would be
+	 * believed. */
 	err = label_wipe(dev);
 	if (err)
 		log_error("%s: cannot be written: %s", dev->name, strerror(-err));
@@ -206,7 +214,8 @@ static int replace_locked(struct raid *r, unsigned index, struct dev *dev)
 		forget_member(r, added);
 		return err;
 	}
-	log_info("%s: member %u, takes over from member %u (%s)", dev->name, added, index, r->t->members[index].hint);
+	log_info("%s: member %u, takes over from member %u (%s)", dev->name, added, index,
+		 r->t->members[index].hint);
 	space_recount(r);
 	return 0;
 }

@@ -196,6 +196,9 @@ static int replay_choose(struct replay *rp)
 	uint64_t tail = 1, durable = 0, next;
 	size_t first = 0, n = 0;
 
+	r->journal.tail = tail;
+	if (!rp->count)
+		return 0;
 	qsort(rp->found, rp->count, sizeof(*rp->found), found_cmp);
 	for (size_t i = 0; i < rp->count; i++) {
 		tail = MAX(tail, rp->found[i].tail);

@@ -71,7 +71,7 @@ void write_list_init(struct write_list *l)
 	memset(l, 0, sizeof(*l));
 }
 
-static void write_list_add(struct write_list *l, unsigned member, uint64_t off_bytes, void *data)
+void write_list_add(struct write_list *l, unsigned member, uint64_t off_bytes, void *data)
 {
 	if (l->count == l->cap) {
 		unsigned cap = l->cap ? l->cap * 2 : 64;
@@ -231,6 +231,7 @@ struct wcell {
 struct wbatch {
 	struct wcell *cells;
 	unsigned count;
+	uint32_t images; /* that it may stage, by what was known when it was put together */
 	char *parity;
 };
 
@@ -412,27 +413,41 @@ static int wbatch_run(struct raid *r, struct wbatch *b, unsigned flags)
 	return err;
 }
 
-/* Takes the next cells off the sorted blocks. Returns how many blocks. */
-static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_block *blocks, unsigned count)
+static bool cell_may_be_shared(const struct chunk *c, uint64_t row, unsigned group, unsigned flags)
 {
-	unsigned used = 0;
-	uint64_t row;
+	if ((flags & RAID_WRITE_JOURNAL) || !space_loaded(c))
+		return true;
+	for (unsigned i = 0; i < c->geom.data; i++)
+		if (space_occupied(c, row, group * c->geom.data + i))
+			return true;
+	return false;
+}
+
+/* Takes the next cells off the sorted blocks, as many as may be staged at once. Returns how many blocks. */
+static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_block *blocks, unsigned count,
+			    unsigned flags)
+{
+	unsigned used = 0, n;
+	uint64_t row, next_row;
 
 	b->count = 0;
-	while (used < count) {
+	b->images = 0;
+	while (used < count && b->count < CELLS_PER_BATCH) {
 		struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[used].lba));
 		unsigned group = block_index(c, blocks[used].lba, &row) / c->geom.data;
-		struct wcell *last = b->count ? &b->cells[b->count - 1] : NULL;
+		uint32_t images;
 
-		if (last && last->chunk == c && last->row == row && last->group == group) {
-			last->count++;
-		} else {
-			if (b->count == CELLS_PER_BATCH)
+		for (n = 1; used + n < count && LBA_CHUNK(blocks[used + n].lba) == c->number; n++)
+			if (block_index(c, blocks[used + n].lba, &next_row) / c->geom.data != group ||
+			    next_row != row)
 				break;
-			b->cells[b->count++] = (struct wcell){
-				.chunk = c, .row = row, .group = group, .blocks = &blocks[used], .count = 1};
-		}
-		used++;
+		images = cell_may_be_shared(c, row, group, flags) ? n + c->geom.parity : 0;
+		if (b->count && b->images + images > journal_images_max(r->t))
+			break;
+		b->images += images;
+		b->cells[b->count++] =
+			(struct wcell){.chunk = c, .row = row, .group = group, .blocks = &blocks[used], .count = n};
+		used += n;
 	}
 	return used;
 }
@@ -530,11 +545,12 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 			err = -ENOMEM;
 	}
 	while (!err && done < count) {
-		err = raid_throttle(r);
+		done += wbatch_fill(r, &b, sorted + done, count - done, flags);
+		err = journal_reserve_images(r, b.images);
 		if (err)
 			break;
-		done += wbatch_fill(r, &b, sorted + done, count - done);
 		err = wbatch_write(r, &b, flags);
+		journal_unreserve_images(r, b.images);
 	}
 	mem_free(b.cells);
 	mem_free(sorted);

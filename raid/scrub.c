@@ -4,25 +4,28 @@
  *
  *   labels   every place of every member in service is valid, and the newest is of this generation
  *   pages    every copy of every chunk page is of the newest generation
- *   rows     every slot that counts (walk.c) hashes to its checksum; the parity of the row is that of its data
+ *   rows     every slot that counts (walk.c) hashes to its checksum; the parity of the row is that
+ * of its data
  *
- * Since data and parity have checksums of their own, a wrong block is known by itself, and what is recovered is verified before
- * it is written back (read.c). Two things are left over:
- *   - parity that is right by its checksum, but not the parity of its data: can only be a fault of ours. The data
- *     is right by its own checksums, so parity is computed anew;
- *   - a dead block, or parity, that cannot be recovered while all live blocks of the row are right: nothing is lost. The dead
- *     block is dropped from the row, and parity computed anew.
- * Both go through the journal like any shared row (W1).
+ * Since data and parity have checksums of their own, a wrong block is known by itself, and what is
+ * recovered is verified before it is written back (read.c). Two things are left over:
+ *   - parity that is right by its checksum, but not the parity of its data: can only be a fault of
+ * ours. The data is right by its own checksums, so parity is computed anew;
+ *   - a dead block, or parity, that cannot be recovered while all live blocks of the row are right:
+ * nothing is lost. The dead block is dropped from the row, and parity computed anew. Both go
+ * through the journal like any shared row (W1).
  *
- * A cursor goes into the table every minute, when the scrub is cancelled, and with the table that closes the volume; so does the flag
- * that a scrub is running, and the next start goes on from there. While a rebuild runs the scrub waits: the rebuild reads
- * the same blocks, and redundancy comes first.
+ * A cursor goes into the table every minute, when the scrub is cancelled, and with the table that
+ * closes the volume; so does the flag that a scrub is running, and the next start goes on from
+ * there. While a rebuild runs the scrub waits: the rebuild reads the same blocks, and redundancy
+ * comes first.
  */
 #include "walk.h"
 
-#define STRETCH_UNITS 64u              /* between looks at the clock */
-#define SAVE_NS (60 * NS_PER_S)        /* the cursor goes into the table */
-#define RESTAGED_ROWS_MAX 16u          /* rows whose parity is staged under one lock: a transaction has limits */
+#define STRETCH_UNITS 64u	      /* between looks at the clock */
+#define SAVE_NS	      (60 * NS_PER_S) /* the cursor goes into the table */
+#define RESTAGED_ROWS_MAX                                                                          \
+	16u /* rows whose parity is staged under one lock: a transaction has limits */
 #define PARITY_MAX 2u
 
 struct scrub {
@@ -40,9 +43,9 @@ static struct raid_job_info *info(struct raid *r)
 struct scrub_unit {
 	struct raid *r;
 	struct rows rows;
-	char *parity;      /* PARITY_MAX blocks */
+	char *parity; /* PARITY_MAX blocks */
 	unsigned restaged;
-	bool more;         /* rows whose turn did not come */
+	bool more; /* rows whose turn did not come */
 	struct walk_lost lost;
 };
 
@@ -63,7 +66,8 @@ static bool row_parity(struct scrub_unit *u, unsigned i)
 	for (unsigned s = 0; s < g->data; s++) {
 		if (slot_is_lost_data(u, s, i))
 			return false;
-		cols[s] = *walk_state(&u->rows, s, i) == SLOT_LOST ? NULL : walk_block(&u->rows, s, i);
+		cols[s] =
+		    *walk_state(&u->rows, s, i) == SLOT_LOST ? NULL : walk_block(&u->rows, s, i);
 	}
 	for (unsigned k = 0; k < g->parity; k++)
 		cols[g->data + k] = u->parity + (size_t)k * BLOCK_BYTES;
@@ -79,7 +83,8 @@ static bool row_parity_right(struct scrub_unit *u, unsigned i)
 		if (*walk_state(&u->rows, s, i) == SLOT_LOST)
 			return false;
 	for (unsigned k = 0; k < g->parity; k++)
-		if (memcmp(u->parity + (size_t)k * BLOCK_BYTES, walk_block(&u->rows, g->data + k, i), BLOCK_BYTES))
+		if (memcmp(u->parity + (size_t)k * BLOCK_BYTES,
+			   walk_block(&u->rows, g->data + k, i), BLOCK_BYTES))
 			return false;
 	return true;
 }
@@ -101,7 +106,8 @@ static int row_restage(struct scrub_unit *u, unsigned i)
 		journal_stage_sums(u->r, c, row, first + s, 1);
 	}
 	for (unsigned k = 0; k < g->parity && !err; k++)
-		err = image_stage(u->r, c, row, first + g->data + k, u->parity + (size_t)k * BLOCK_BYTES);
+		err = image_stage(u->r, c, row, first + g->data + k,
+				  u->parity + (size_t)k * BLOCK_BYTES);
 	if (err && !u->r->error)
 		u->r->error = err; /* the dead blocks are dropped already */
 	u->restaged++;
@@ -144,7 +150,8 @@ static void unit_count(struct scrub_unit *u)
 }
 
 /* One group of the unit, under its lock. */
-static int scrub_group(struct scrub_unit *u, struct chunk *c, unsigned group, uint64_t row, unsigned count)
+static int scrub_group(struct scrub_unit *u, struct chunk *c, unsigned group, uint64_t row,
+		       unsigned count)
 {
 	uint64_t healed = 0;
 	int err = walk_load(u->r, &u->rows, c, group, row, count);
@@ -209,7 +216,8 @@ static int scrub_pages(struct raid *r, struct chunk *c)
 	uint64_t bad_all = 0;
 	int err = 0;
 
-	for (uint32_t number = 0; number < c->geom.bitmap_pages + c->geom.sum_pages && !err; number++) {
+	for (uint32_t number = 0; number < c->geom.bitmap_pages + c->geom.sum_pages && !err;
+	     number++) {
 		unsigned bad = 0;
 
 		if (walk_stopped(r, &r->scrub))
@@ -221,7 +229,7 @@ static int scrub_pages(struct raid *r, struct chunk *c)
 		}
 		bad_all += bad;
 		if (number % 64 == 63)
-			co_yield();
+			co_yield ();
 	}
 	info(r)->found += bad_all;
 	if (!err && bad_all)
@@ -313,8 +321,12 @@ static void scrub_wait_for_rebuild(struct raid *r)
 static int scrub_chunk(struct scrub *s, struct chunk *c, uint64_t from)
 {
 	struct raid *r = s->r;
-	struct walk w = {
-		.r = r, .job = &r->scrub, .chunk = c, .row = from, .unit = scrub_rows, .passed = scrub_passed};
+	struct walk w = {.r = r,
+			 .job = &r->scrub,
+			 .chunk = c,
+			 .row = from,
+			 .unit = scrub_rows,
+			 .passed = scrub_passed};
 	int err = 0;
 
 	if (space_load(r, c))
@@ -341,7 +353,8 @@ static void scrub_total(struct raid *r, uint64_t cursor)
 		if (c->number < LBA_CHUNK(cursor))
 			info(r)->done_blocks += c->geom.rows * c->geom.columns;
 		else if (c->number == LBA_CHUNK(cursor))
-			info(r)->done_blocks += MIN(LBA_BLOCK(cursor), c->geom.rows) * c->geom.columns;
+			info(r)->done_blocks +=
+			    MIN(LBA_BLOCK(cursor), c->geom.rows) * c->geom.columns;
 	}
 }
 
@@ -360,7 +373,8 @@ static int scrub_all(struct scrub *s)
 			err = scrub_save(s, cursor, false);
 		}
 	}
-	/* What was repaired through the journal is to be durable when we say that it is repaired. */
+	/* What was repaired through the journal is to be durable when we say that it is repaired.
+	 */
 	return err ? err : raid_commit(r);
 }
 
@@ -375,7 +389,8 @@ static int scrub_end(struct scrub *s, int err)
 		return 0;
 	r->t->flags &= ~TABLE_SCRUBBING;
 	if (err)
-		return scrub_save(s, r->t->scrub_cursor, true) || err == -ECANCELED ? r->error : err;
+		return scrub_save(s, r->t->scrub_cursor, true) || err == -ECANCELED ? r->error
+										    : err;
 	if (r->options.wall_clock_s)
 		r->t->scrub_last_end_s = info(r)->last_end_s = r->options.wall_clock_s();
 	return scrub_save(s, 0, true);
@@ -400,8 +415,8 @@ static void scrub_run(struct raid *r)
 
 void scrub_resume(struct raid *r)
 {
-	if (!r->started || !(r->t->flags & TABLE_SCRUBBING) || r->scrub.info.running || r->read_only ||
-	    walk_stopped(r, NULL))
+	if (!r->started || !(r->t->flags & TABLE_SCRUBBING) || r->scrub.info.running ||
+	    r->read_only || walk_stopped(r, NULL))
 		return;
 	if (walk_job_start(r, &r->scrub, scrub_run))
 		log_warning("no memory to go on with the scrub");

@@ -15,7 +15,7 @@
  * the journal. A new chunk is made before holes are filled.
  *
  * Bitmaps are loaded chunk by chunk as they are needed; metadata chunks at open, so that a metadata block can be had
- * without waiting.
+ * without waiting; after an unclean end all of them, since their fill is not known then.
  */
 #include "volume.h"
 
@@ -94,7 +94,7 @@ static int space_attach(struct raid *r, struct chunk *c)
 		return -ENOMEM;
 	s->free = c->geom.blocks;
 	if (c->fill_hint != UINT32_MAX)
-		s->free -= MIN(s->free, (c->geom.blocks * c->fill_hint) >> 16);
+		s->free -= MIN(s->free, c->fill_hint);
 	*class_free(r, c) += s->free;
 	*(c->class == CHUNK_META ? &r->meta_total : &r->data_total) += c->geom.blocks;
 	c->space = s;
@@ -189,16 +189,22 @@ bool space_loaded(const struct chunk *c)
 	return c->space->loaded;
 }
 
-int space_init(struct raid *r)
+int space_init(struct raid *r, bool clean)
 {
 	int err = 0;
 
 	co_cond_init(&r->space_loaded);
 	for (unsigned i = 0; i < r->t->chunk_count && !err; i++)
 		err = space_attach(r, r->t->chunks[i]);
-	for (unsigned i = 0; i < r->t->chunk_count && !err; i++)
-		if (r->t->chunks[i]->class == CHUNK_META)
-			err = space_load(r, r->t->chunks[i]);
+	/* After an unclean end what the table says of the data chunks is old: they are counted anew. */
+	for (unsigned i = 0; i < r->t->chunk_count && !err; i++) {
+		struct chunk *c = r->t->chunks[i];
+
+		if (c->class == CHUNK_META)
+			err = space_load(r, c);
+		else if (!clean && space_load(r, c))
+			log_warning("chunk %u: its bitmap cannot be read: nothing is allocated there", c->number);
+	}
 	space_recount(r);
 	return err;
 }
@@ -224,7 +230,7 @@ void space_recount(struct raid *r)
 
 uint32_t space_fill_hint(const struct chunk *c)
 {
-	return (uint32_t)(((c->geom.blocks - c->space->free) << 16) / c->geom.blocks);
+	return (uint32_t)(c->geom.blocks - c->space->free);
 }
 
 static int grow_flush(struct raid *r, struct chunk *c)
@@ -234,7 +240,8 @@ static int grow_flush(struct raid *r, struct chunk *c)
 
 	io_batch_init(&batch, r->loop);
 	for (unsigned i = 0; i < c->geom.columns; i++)
-		io_flush(&batch, &ios[i], r->t->members[c->columns[i].member].dev);
+		if (table_column_writable(r->t, &c->columns[i]))
+			io_flush(&batch, &ios[i], r->t->members[c->columns[i].member].dev);
 	return io_batch_wait(&batch);
 }
 

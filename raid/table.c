@@ -6,38 +6,39 @@
  *   - a slice belongs to at most one column; a member has at most one column of a chunk;
  *   - chunk numbers ascend, are below chunk_next, and none is given out twice;
  *   - nothing refers to a REMOVED member;
- *   - the bytes fit one label place, whatever chunks are added (table_chunk_add refuses before they do not).
- * slice_used and slices_free follow from the chunks. A slice taken by table_slice_get for a rebuild is not stored: a
- * crash simply gives it back.
+ *   - the bytes fit one label place, whatever chunks are added (table_chunk_add refuses before they
+ * do not). slice_used and slices_free follow from the chunks. A slice taken by table_slice_get for
+ * a rebuild is not stored: a crash simply gives it back.
  *
- * Where chunks go. In service are members that are ACTIVE, are here, and are not being replaced. The members with
- * most free slices come first, so members of different sizes run full together; among those chosen, columns
- * ascend by member index, so that with equal members RAID 10 always has the same pairs, and a second loss is as
- * unlikely to be fatal as people expect of it. Data takes all members that have a free slice (10: an even number,
- * 50/60: a multiple of the groups).
+ * Where chunks go. In service are members that are ACTIVE, are here, and are not being replaced.
+ * The members with most free slices come first, so members of different sizes run full together;
+ * among those chosen, columns ascend by member index, so that with equal members RAID 10 always has
+ * the same pairs, and a second loss is as unlikely to be fatal as people expect of it. Data takes
+ * all members that have a free slice (10: an even number, 50/60: a multiple of the groups).
  *
- * With too few members in service for a chunk of full redundancy (RAID 5 of three with one lost) there are three
- * choices: refuse, make a chunk of less redundancy, or make the chunk it ought to be with columns on the absent
- * members, stale from the start. The third is taken: a missing member must not stop writes, and the rebuild that has
- * to come anyway makes the chunk whole, while a narrow chunk would stay as weak as it was made. A member that is
- * merely full is no reason for it.
+ * With too few members in service for a chunk of full redundancy (RAID 5 of three with one lost)
+ * there are three choices: refuse, make a chunk of less redundancy, or make the chunk it ought to
+ * be with columns on the absent members, stale from the start. The third is taken: a missing member
+ * must not stop writes, and the rebuild that has to come anyway makes the chunk whole, while a
+ * narrow chunk would stay as weak as it was made. A member that is merely full is no reason for it.
  *
- * Reserve. Metadata must never wait for data: each data chunk leaves free slices for so many metadata chunks as are
- * lacking from 1/32 of all slices, and at least for one. The 32nd is what back-references and extents of a
- * volume of single blocks come to; a volume of large files simply never makes those chunks before it is full,
- * when they are the price of always being able to delete. table_potential_blocks plays the same choices
- * on a copy of the free counts, so it is exact for as long as members stay as they are.
+ * Reserve. Metadata must never wait for data: each data chunk leaves free slices for so many
+ * metadata chunks as are lacking from 1/32 of all slices, and at least for one. The 32nd is what
+ * back-references and extents of a volume of single blocks come to; a volume of large files simply
+ * never makes those chunks before it is full, when they are the price of always being able to
+ * delete. table_potential_blocks plays the same choices on a copy of the free counts, so it is
+ * exact for as long as members stay as they are.
  */
 #include "table.h"
 #include "buf.h"
 #include "format.h"
 
-#define META_SHARE 32u    /* 1/32 of all slices may become metadata before data may have them */
-#define META_CHUNKS_MIN 2 /* ... but never fewer chunks than this */
-#define SLACK_BYTES_MIN (1ull << 20)
-#define SLACK_BYTES_MAX (1ull << 30)
-#define SLACK_SHARE 1000u
-#define CHUNK_CAP_FIRST 16u
+#define META_SHARE	  32u /* 1/32 of all slices may become metadata before data may have them */
+#define META_CHUNKS_MIN	  2   /* ... but never fewer chunks than this */
+#define SLACK_BYTES_MIN	  (1ull << 20)
+#define SLACK_BYTES_MAX	  (1ull << 30)
+#define SLACK_SHARE	  1000u
+#define CHUNK_CAP_FIRST	  16u
 #define FILL_HINT_UNKNOWN UINT32_MAX
 
 /* ---- life ---- */
@@ -99,8 +100,8 @@ uint64_t table_member_bytes_min(const struct table *t, uint32_t slices)
 	return MAX(end + LABEL_AREA_BYTES, MEMBER_BYTES_MIN);
 }
 
-int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_bytes, uint32_t slices_wanted,
-		     unsigned *ret_index)
+int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_bytes,
+		     uint32_t slices_wanted, unsigned *ret_index)
 {
 	struct member *m;
 	uint32_t slices = table_slices_fit(t, size_bytes);
@@ -117,13 +118,13 @@ int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_byt
 		return -ENOMEM;
 	m = &t->members[t->member_count];
 	*m = (struct member){
-		.uuid = *uuid,
-		.size_bytes = size_bytes,
-		.state = MEMBER_ACTIVE,
-		.slice_count = slices,
-		.replaces = -1,
-		.slice_used = used,
-		.slices_free = slices,
+	    .uuid = *uuid,
+	    .size_bytes = size_bytes,
+	    .state = MEMBER_ACTIVE,
+	    .slice_count = slices,
+	    .replaces = -1,
+	    .slice_used = used,
+	    .slices_free = slices,
 	};
 	*ret_index = t->member_count++;
 	return 0;
@@ -180,9 +181,9 @@ void table_slice_put(struct table *t, unsigned member, uint16_t slice)
 /* Free slices while a choice is tried out; nothing of the table is touched. */
 struct pool {
 	uint32_t free[MEMBERS_MAX];
-	unsigned in[MEMBERS_MAX], in_count;         /* in service */
+	unsigned in[MEMBERS_MAX], in_count;	    /* in service */
 	unsigned absent[MEMBERS_MAX], absent_count; /* would be, were they here */
-	uint64_t slices;                            /* of all of them, used or not */
+	uint64_t slices;			    /* of all of them, used or not */
 };
 
 static void pool_init(struct pool *p, const struct table *t)
@@ -256,11 +257,11 @@ static unsigned columns_of(const struct table *t, enum chunk_class class, unsign
 }
 
 /*
- * Picks a member for each column, ascending by index, and takes the slices from the pool. -ENOSPC, with the
- * pool as it was.
+ * Picks a member for each column, ascending by index, and takes the slices from the pool. -ENOSPC,
+ * with the pool as it was.
  */
-static int pool_pick(struct pool *p, const struct table *t, enum chunk_class class, unsigned *picked,
-		     unsigned *ret_count)
+static int pool_pick(struct pool *p, const struct table *t, enum chunk_class class,
+		     unsigned *picked, unsigned *ret_count)
 {
 	unsigned need = columns_min(t, class), count, usable = 0, lacking;
 
@@ -299,7 +300,8 @@ static int pool_pick(struct pool *p, const struct table *t, enum chunk_class cla
  * How many times `columns` different members of the list can give a slice: the largest k with
  * sum min(free, k) >= columns * k, which taking from the fullest each time also reaches.
  */
-static uint32_t picks_possible(const unsigned *list, unsigned count, const uint32_t *free, unsigned columns)
+static uint32_t picks_possible(const unsigned *list, unsigned count, const uint32_t *free,
+			       unsigned columns)
 {
 	uint64_t low = 0, high = 0;
 
@@ -347,12 +349,13 @@ static uint32_t meta_reserve(const struct pool *p, const struct table *t)
 	return have < target ? (uint32_t)(target - have) : 1;
 }
 
-static int class_geom(const struct table *t, enum chunk_class class, unsigned columns, struct geom *ret)
+static int class_geom(const struct table *t, enum chunk_class class, unsigned columns,
+		      struct geom *ret)
 {
 	unsigned level = class == CHUNK_DATA ? t->level : t->tolerance ? 1 : 0;
 
-	return geom_init(ret, level, columns, t->groups, t->tolerance, t->slice_bytes >> BLOCK_SHIFT,
-			 t->strip_blocks);
+	return geom_init(ret, level, columns, t->groups, t->tolerance,
+			 t->slice_bytes >> BLOCK_SHIFT, t->strip_blocks);
 }
 
 uint64_t table_potential_blocks(const struct table *t, enum chunk_class class)
@@ -383,7 +386,8 @@ uint64_t table_potential_blocks(const struct table *t, enum chunk_class class)
 
 static uint64_t bytes_of(const struct table *t)
 {
-	uint64_t bytes = sizeof(struct table_head_disk) + t->member_count * sizeof(struct table_member_disk);
+	uint64_t bytes =
+	    sizeof(struct table_head_disk) + t->member_count * sizeof(struct table_member_disk);
 
 	for (unsigned i = 0; i < t->chunk_count; i++)
 		bytes += sizeof(struct table_chunk_disk) +
@@ -462,7 +466,8 @@ int table_chunk_add(struct table *t, enum chunk_class class, struct chunk **ret)
 		return -ENOSPC;
 	if (t->chunk_next == UINT32_MAX || class_geom(t, class, count, &geom) != 0)
 		return -ENOSPC;
-	if (bytes_of(t) + sizeof(struct table_chunk_disk) + count * sizeof(struct table_column_disk) >
+	if (bytes_of(t) + sizeof(struct table_chunk_disk) +
+		count * sizeof(struct table_column_disk) >
 	    TABLE_BYTES_MAX)
 		return -ENOSPC;
 	c = chunk_new(&geom);
@@ -503,41 +508,41 @@ void table_chunk_drop(struct table *t, struct chunk *chunk)
 static void encode_head(const struct table *t, unsigned chunk_count, struct table_head_disk *h)
 {
 	*h = (struct table_head_disk){
-		.gen = to_le64(t->gen),
-		.epoch = to_le64(t->epoch),
-		.salt = to_le64(t->salt),
-		.slice_bytes = to_le64(t->slice_bytes),
-		.journal_off_bytes = to_le64(t->journal_off_bytes),
-		.journal_bytes = to_le64(t->journal_bytes),
-		.slices_off_bytes = to_le64(t->slices_off_bytes),
-		.chunk_next = to_le64(t->chunk_next),
-		.level = to_le32(t->level),
-		.tolerance = to_le32(t->tolerance),
-		.strip_blocks = to_le32(t->strip_blocks),
-		.groups = to_le32(t->groups),
-		.member_count = to_le32(t->member_count),
-		.chunk_count = to_le32(chunk_count),
-		.flags = to_le32(t->flags),
-		.created_s = to_le64(t->created_s),
-		.scrub_cursor = to_le64(t->scrub_cursor),
-		.scrub_last_end_s = to_le64(t->scrub_last_end_s),
+	    .gen = to_le64(t->gen),
+	    .epoch = to_le64(t->epoch),
+	    .salt = to_le64(t->salt),
+	    .slice_bytes = to_le64(t->slice_bytes),
+	    .journal_off_bytes = to_le64(t->journal_off_bytes),
+	    .journal_bytes = to_le64(t->journal_bytes),
+	    .slices_off_bytes = to_le64(t->slices_off_bytes),
+	    .chunk_next = to_le64(t->chunk_next),
+	    .level = to_le32(t->level),
+	    .tolerance = to_le32(t->tolerance),
+	    .strip_blocks = to_le32(t->strip_blocks),
+	    .groups = to_le32(t->groups),
+	    .member_count = to_le32(t->member_count),
+	    .chunk_count = to_le32(chunk_count),
+	    .flags = to_le32(t->flags),
+	    .created_s = to_le64(t->created_s),
+	    .scrub_cursor = to_le64(t->scrub_cursor),
+	    .scrub_last_end_s = to_le64(t->scrub_last_end_s),
 	};
 }
 
 static void encode_member(const struct member *m, struct table_member_disk *d)
 {
 	*d = (struct table_member_disk){
-		.uuid = m->uuid,
-		.size_bytes = to_le64(m->size_bytes),
-		.last_gen = to_le64(m->last_gen),
-		.state = to_le32(m->state),
-		.slice_count = to_le32(m->slice_count),
-		.replaces = to_le32((uint32_t)(m->replaces + 1)),
-		.errors_read = to_le64(m->errors_read),
-		.errors_write = to_le64(m->errors_write),
-		.errors_sum = to_le64(m->errors_sum),
-		.errors_lost = to_le64(m->errors_lost),
-		.errors_hung = to_le64(m->errors_hung),
+	    .uuid = m->uuid,
+	    .size_bytes = to_le64(m->size_bytes),
+	    .last_gen = to_le64(m->last_gen),
+	    .state = to_le32(m->state),
+	    .slice_count = to_le32(m->slice_count),
+	    .replaces = to_le32((uint32_t)(m->replaces + 1)),
+	    .errors_read = to_le64(m->errors_read),
+	    .errors_write = to_le64(m->errors_write),
+	    .errors_sum = to_le64(m->errors_sum),
+	    .errors_lost = to_le64(m->errors_lost),
+	    .errors_hung = to_le64(m->errors_hung),
 	};
 	memcpy(d->hint, m->hint, strnlen(m->hint, sizeof(d->hint) - 1));
 	memcpy(d->serial, m->serial, strnlen(m->serial, sizeof(d->serial) - 1));
@@ -547,12 +552,12 @@ static uint8_t *encode_chunk(const struct chunk *c, uint8_t *at)
 {
 	const struct geom *g = &c->geom;
 	struct table_chunk_disk d = {
-		.number = to_le32(c->number),
-		.class = (uint8_t)c->class,
-		.level = (uint8_t)g->level,
-		.columns = to_le16((uint16_t)g->columns),
-		.groups = to_le16((uint16_t)g->groups),
-		.fill_hint = to_le32(c->fill_hint),
+	    .number = to_le32(c->number),
+	    .class = (uint8_t)c->class,
+	    .level = (uint8_t)g->level,
+	    .columns = to_le16((uint16_t)g->columns),
+	    .groups = to_le16((uint16_t)g->groups),
+	    .fill_hint = to_le32(c->fill_hint),
 	};
 
 	memcpy(at, &d, sizeof(d));
@@ -560,8 +565,8 @@ static uint8_t *encode_chunk(const struct chunk *c, uint8_t *at)
 	for (unsigned i = 0; i < g->columns; i++) {
 		const struct column *col = &c->columns[i];
 		struct table_column_disk cd = {
-			.member = to_le16(col->member | (col->stale ? COLUMN_STALE : 0)),
-			.slice = to_le16(col->slice),
+		    .member = to_le16(col->member | (col->stale ? COLUMN_STALE : 0)),
+		    .slice = to_le16(col->slice),
 		};
 
 		memcpy(at, &cd, sizeof(cd));
@@ -663,7 +668,8 @@ static const char *decode_head(struct table *t, const struct table_head_disk *h)
 	if (t->journal_off_bytes != LABEL_AREA_BYTES || t->journal_bytes % BLOCK_BYTES ||
 	    t->journal_bytes < JOURNAL_BYTES_MIN || t->journal_bytes > JOURNAL_BYTES_MAX)
 		return "journal place";
-	if (t->slices_off_bytes % BLOCK_BYTES || t->slices_off_bytes < t->journal_off_bytes + t->journal_bytes ||
+	if (t->slices_off_bytes % BLOCK_BYTES ||
+	    t->slices_off_bytes < t->journal_off_bytes + t->journal_bytes ||
 	    t->slices_off_bytes > 2 * JOURNAL_BYTES_MAX)
 		return "slices place";
 	if (chunk_next == 0 || chunk_next > UINT32_MAX)
@@ -677,7 +683,8 @@ static const char *decode_head(struct table *t, const struct table_head_disk *h)
 	return check_level(t);
 }
 
-static const char *check_member(const struct table *t, const struct member *m, unsigned index, unsigned count)
+static const char *check_member(const struct table *t, const struct member *m, unsigned index,
+				unsigned count)
 {
 	if (uuid_is_null(&m->uuid))
 		return "member without UUID";
@@ -687,7 +694,8 @@ static const char *check_member(const struct table *t, const struct member *m, u
 	}
 	if (m->last_gen > t->gen)
 		return "member of a later generation";
-	if (m->size_bytes % BLOCK_BYTES || m->size_bytes < MEMBER_BYTES_MIN || m->size_bytes > INT64_MAX)
+	if (m->size_bytes % BLOCK_BYTES || m->size_bytes < MEMBER_BYTES_MIN ||
+	    m->size_bytes > INT64_MAX)
 		return "member size";
 	if (m->slice_count == 0 || m->slice_count > SLICES_TOTAL_MAX ||
 	    t->slices_off_bytes + m->slice_count * t->slice_bytes > label_b_off(m->size_bytes))
@@ -697,7 +705,8 @@ static const char *check_member(const struct table *t, const struct member *m, u
 	return NULL;
 }
 
-static const char *decode_member(struct table *t, const struct table_member_disk *d, unsigned count, int *ret_err)
+static const char *decode_member(struct table *t, const struct table_member_disk *d, unsigned count,
+				 int *ret_err)
 {
 	unsigned index = t->member_count;
 	struct member *m = &t->members[index];
@@ -711,17 +720,17 @@ static const char *decode_member(struct table *t, const struct table_member_disk
 	if (!is_text(d->hint, sizeof(d->hint)) || !is_text(d->serial, sizeof(d->serial)))
 		return "text without end";
 	*m = (struct member){
-		.uuid = d->uuid,
-		.size_bytes = from_le64(d->size_bytes),
-		.last_gen = from_le64(d->last_gen),
-		.state = (enum member_state)state,
-		.slice_count = from_le32(d->slice_count),
-		.replaces = (int)replaces - 1,
-		.errors_read = from_le64(d->errors_read),
-		.errors_write = from_le64(d->errors_write),
-		.errors_sum = from_le64(d->errors_sum),
-		.errors_lost = from_le64(d->errors_lost),
-		.errors_hung = from_le64(d->errors_hung),
+	    .uuid = d->uuid,
+	    .size_bytes = from_le64(d->size_bytes),
+	    .last_gen = from_le64(d->last_gen),
+	    .state = (enum member_state)state,
+	    .slice_count = from_le32(d->slice_count),
+	    .replaces = (int)replaces - 1,
+	    .errors_read = from_le64(d->errors_read),
+	    .errors_write = from_le64(d->errors_write),
+	    .errors_sum = from_le64(d->errors_sum),
+	    .errors_lost = from_le64(d->errors_lost),
+	    .errors_hung = from_le64(d->errors_hung),
 	};
 	memcpy(m->hint, d->hint, sizeof(m->hint));
 	memcpy(m->serial, d->serial, sizeof(m->serial));
@@ -738,7 +747,8 @@ static const char *decode_member(struct table *t, const struct table_member_disk
 	return NULL;
 }
 
-static const char *decode_column(struct table *t, struct chunk *c, unsigned index, const uint8_t *at)
+static const char *decode_column(struct table *t, struct chunk *c, unsigned index,
+				 const uint8_t *at)
 {
 	struct column *col = &c->columns[index];
 	struct table_column_disk d;
@@ -773,7 +783,8 @@ static bool level_suits(const struct table_chunk_disk *d, const struct table *t)
 	return d->class == CHUNK_DATA && d->level == t->level;
 }
 
-static const char *decode_chunk(struct table *t, const uint8_t **at, const uint8_t *end, int *ret_err)
+static const char *decode_chunk(struct table *t, const uint8_t **at, const uint8_t *end,
+				int *ret_err)
 {
 	uint32_t last = t->chunk_count ? t->chunks[t->chunk_count - 1]->number : 0;
 	struct table_chunk_disk d;
@@ -850,8 +861,8 @@ static const char *decode(struct table *t, const uint8_t *at, const uint8_t *end
 	return at == end ? NULL : "bytes left over";
 }
 
-int table_decode(const void *bytes, size_t len, const struct uuid *fs, const char *name, struct table **ret,
-		 const char **ret_why)
+int table_decode(const void *bytes, size_t len, const struct uuid *fs, const char *name,
+		 struct table **ret, const char **ret_why)
 {
 	struct table *t = table_new();
 	int err = -EBADMSG;

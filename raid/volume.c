@@ -146,7 +146,7 @@ static int raid_recover(struct raid *r, struct dev **stale)
 	if (!err && !r->read_only)
 		err = new_epoch(r, stale);
 	if (!err)
-		err = space_init(r);
+		err = space_init(r, clean);
 	return err;
 }
 
@@ -307,7 +307,7 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 {
 	const struct table *t = r->t;
 	int redundancy = (int)t->tolerance;
-	uint64_t slices = UINT64_MAX;
+	uint32_t slices = 0;
 
 	memset(ret, 0, sizeof(*ret));
 	ret->fs = t->fs;
@@ -332,11 +332,12 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 	}
 	for (unsigned i = 0; i < t->member_count; i++)
 		if (t->members[i].state != MEMBER_REMOVED)
-			slices = MIN(slices, t->members[i].slice_count);
-	ret->member_bytes_min = t->slices_off_bytes + slices * t->slice_bytes + LABEL_AREA_BYTES;
+			slices = MAX(slices, t->members[i].slice_count - t->members[i].slices_free);
+	ret->member_bytes_min = table_member_bytes_min(t, slices);
 	ret->redundancy = (unsigned)MAX(redundancy, 0);
 	ret->rebuild = r->rebuild.info;
 	ret->scrub = r->scrub.info;
+	ret->scrub.last_end_s = t->scrub_last_end_s;
 	ret->error = r->error;
 	ret->read_only = r->read_only;
 	if (r->error || redundancy < 0)

@@ -100,8 +100,8 @@ struct chunk_space {
 	struct page **bitmap;            /* pinned while loaded */
 };
 
-/* Loads the metadata chunks, counts the rest by their hints. Yields. */
-int space_init(struct raid *r);
+/* Loads the metadata chunks; counts the rest by what the table says of them if the volume was closed cleanly. Yields. */
+int space_init(struct raid *r, bool clean);
 void space_exit(struct raid *r);
 /* Yields. */
 int space_load(struct raid *r, struct chunk *c);
@@ -188,6 +188,8 @@ struct write_list {
 	bool failed; /* out of memory: write_list_run reports it */
 };
 void write_list_init(struct write_list *l);
+/* A block of a member, whatever it is part of. */
+void write_list_add(struct write_list *l, unsigned member, uint64_t off_bytes, void *data);
 /* Adds the block wherever it is stored: slot of a row (one copy). */
 void write_list_slot(struct raid *r, struct write_list *l, struct chunk *c, uint64_t row, unsigned slot, void *data);
 /* All copies of a checksummed block (one slot, or all copies when mirrored). */
@@ -278,6 +280,7 @@ struct journal {
 	struct list settled;   /* struct txn: durable, whose dead blocks wait for readers */
 	struct list readers;   /* struct raid_reader, oldest first */
 	uint64_t image_count;  /* all images in memory */
+	uint32_t images_reserved; /* that writers are about to stage */
 	uint64_t replay_seq;   /* record that replay applies */
 };
 
@@ -290,6 +293,16 @@ int journal_checkpoint(struct raid *r);
 /* Checksums first_sum .. of a row were written directly. Never yields; runs out of memory by r->error. */
 void journal_stage_sums(struct raid *r, struct chunk *c, uint64_t row, unsigned first_sum, unsigned sums);
 void journal_stage_image(struct raid *r, struct image *i);
+/*
+ * Images that will be staged after a wait are reserved first, so that the transaction stays within its bound however many writers
+ * there are. At most journal_images_max at once. Yields.
+ */
+int journal_reserve_images(struct raid *r, uint32_t count);
+void journal_unreserve_images(struct raid *r, uint32_t count);
+static inline uint32_t journal_images_max(const struct table *t)
+{
+	return (uint32_t)(t->journal_bytes / 64 / BLOCK_BYTES);
+}
 /* Background work: the commit timer and the checkpointer. */
 int journal_start(struct raid *r);
 /* A write to a member has completed: it needs a flush before anything may rely on it. */
@@ -381,7 +394,7 @@ struct raid {
 	struct journal journal;
 
 	struct co_mutex table_lock; /* guards changes of the table's chunks and its writing */
-	bool table_dirty;
+	bool table_dirty, table_writing;
 
 	struct job rebuild, scrub;
 	uint64_t read_rotor; /* spreads reads over copies */

@@ -2,24 +2,27 @@
 /*
  * The walker over rows that count.
  *
- * What counts. A cell of which no block is occupied (used and written) may hold anything: whoever writes to it next sets all
- * its checksums, and nobody reads it before. So rebuild does not copy such cells, and then scrub and check must not look at them, since
- * on the new member they are what the device had there before, under checksums that were right once. As soon as one block of a parity cell
- * is occupied all its slots count, dead ones too: they are inputs to the recovery of their neighbours.
- * Where there is no parity each block stands for itself. All three users ask walk_slot_counts, so they agree.
+ * What counts. A cell of which no block is occupied (used and written) may hold anything: whoever
+ * writes to it next sets all its checksums, and nobody reads it before. So rebuild does not copy
+ * such cells, and then scrub and check must not look at them, since on the new member they are what
+ * the device had there before, under checksums that were right once. As soon as one block of a
+ * parity cell is occupied all its slots count, dead ones too: they are inputs to the recovery of
+ * their neighbours. Where there is no parity each block stands for itself. All three users ask
+ * walk_slot_counts, so they agree.
  *
- * The question is asked again under the lock of the cells: rows that were empty when the unit was chosen stay uncopied,
- * but a write that came since has gone to the new slice as well.
+ * The question is asked again under the lock of the cells: rows that were empty when the unit was
+ * chosen stay uncopied, but a write that came since has gone to the new slice as well.
  *
- * Units. One group of up to ROWS_MAX rows is worked on under one lock; several units are in flight, so that the seeks of
- * one hide behind the transfer of another. Their number and their memory are bounded, and a unit that ends lets
- * everything runnable go first. Rejected: locks over a whole stripe or chunk, which the foreground would wait for.
+ * Units. One group of up to ROWS_MAX rows is worked on under one lock; several units are in flight,
+ * so that the seeks of one hide behind the transfer of another. Their number and their memory are
+ * bounded, and a unit that ends lets everything runnable go first. Rejected: locks over a whole
+ * stripe or chunk, which the foreground would wait for.
  */
 #include "walk.h"
 
-#define WALK_WORKERS_MAX 4u
+#define WALK_WORKERS_MAX    4u
 #define WALK_UNIT_BYTES_MAX (2u << 20) /* of one group; there may be few rows of a wide one */
-#define WALK_POOL_SHARE 4u             /* units in flight take at most this part of the pool */
+#define WALK_POOL_SHARE	    4u	       /* units in flight take at most this part of the pool */
 
 /* ---- jobs ---- */
 
@@ -34,7 +37,7 @@ int walk_job_start(struct raid *r, struct job *job, void (*fn)(struct raid *r))
 	int err;
 
 	job->info = (struct raid_job_info){
-		.running = true, .started_ns = loop_now_ns(r->loop), .last_end_s = last_end_s};
+	    .running = true, .started_ns = loop_now_ns(r->loop), .last_end_s = last_end_s};
 	job->cancel = false;
 	err = raid_background(r, fn);
 	if (err) {
@@ -60,8 +63,9 @@ void walk_job_progress(struct raid *r, struct job *job, uint64_t blocks)
 
 	i->done_blocks = MIN(i->done_blocks + blocks, i->total_blocks);
 	if (i->done_blocks)
-		i->eta_ns = now + (uint64_t)((double)(now - i->started_ns) / (double)i->done_blocks *
-					     (double)(i->total_blocks - i->done_blocks));
+		i->eta_ns =
+		    now + (uint64_t)((double)(now - i->started_ns) / (double)i->done_blocks *
+				     (double)(i->total_blocks - i->done_blocks));
 }
 
 void walk_stop(struct raid *r)
@@ -106,7 +110,8 @@ static bool slot_state_bad(uint8_t state)
 	return state >= SLOT_ABSENT && state != SLOT_RECOVERED;
 }
 
-int walk_load(struct raid *r, struct rows *rows, struct chunk *c, unsigned group, uint64_t row, unsigned count)
+int walk_load(struct raid *r, struct rows *rows, struct chunk *c, unsigned group, uint64_t row,
+	      unsigned count)
 {
 	int err = rows_load(r, rows, c, group, row, count);
 
@@ -130,7 +135,8 @@ int walk_load(struct raid *r, struct rows *rows, struct chunk *c, unsigned group
 
 /* ---- lost blocks ---- */
 
-static void lost_add(struct raid *r, struct walk_lost *l, const struct chunk *c, uint64_t row, unsigned index)
+static void lost_add(struct raid *r, struct walk_lost *l, const struct chunk *c, uint64_t row,
+		     unsigned index)
 {
 	if (space_loaded(c) && !page_live(r, (struct chunk *)c, row, index))
 		return;
@@ -139,8 +145,9 @@ static void lost_add(struct raid *r, struct walk_lost *l, const struct chunk *c,
 		uint64_t *lbas = mem_realloc(l->lbas, cap * sizeof(*lbas));
 
 		if (!lbas) {
-			log_error("chunk %u row %llu: a block is lost, and there is no memory to name it", c->number,
-				  (unsigned long long)row);
+			log_error(
+			    "chunk %u row %llu: a block is lost, and there is no memory to name it",
+			    c->number, (unsigned long long)row);
 			return;
 		}
 		l->lbas = lbas;
@@ -149,7 +156,8 @@ static void lost_add(struct raid *r, struct walk_lost *l, const struct chunk *c,
 	l->lbas[l->count++] = LBA_MAKE(c->number, geom_block(&c->geom, row, index));
 }
 
-void walk_lost_slot(struct raid *r, struct walk_lost *l, struct rows *rows, unsigned slot, unsigned i)
+void walk_lost_slot(struct raid *r, struct walk_lost *l, struct rows *rows, unsigned slot,
+		    unsigned i)
 {
 	const struct geom *g = &rows->chunk->geom;
 
@@ -158,10 +166,12 @@ void walk_lost_slot(struct raid *r, struct walk_lost *l, struct rows *rows, unsi
 	/* Of a mirrored block it is lost once, not with every copy. */
 	if (g->copies > 1 && slot)
 		return;
-	lost_add(r, l, rows->chunk, rows->row + i, rows->group * g->data + (g->copies > 1 ? 0 : slot));
+	lost_add(r, l, rows->chunk, rows->row + i,
+		 rows->group * g->data + (g->copies > 1 ? 0 : slot));
 }
 
-void walk_lost_rows(struct raid *r, struct walk_lost *l, struct chunk *c, unsigned group, uint64_t row, unsigned count)
+void walk_lost_rows(struct raid *r, struct walk_lost *l, struct chunk *c, unsigned group,
+		    uint64_t row, unsigned count)
 {
 	for (unsigned k = 0; k < c->geom.data; k++)
 		for (unsigned i = 0; i < count; i++)
@@ -176,7 +186,8 @@ uint64_t walk_lost_report(struct raid *r, struct walk_lost *l)
 	for (unsigned i = 0; i < l->count; i += run) {
 		for (run = 1; i + run < l->count && l->lbas[i + run] == l->lbas[i] + run; run++)
 			;
-		log_error("chunk %u block %u: %u blocks are lost", LBA_CHUNK(l->lbas[i]), LBA_BLOCK(l->lbas[i]), run);
+		log_error("chunk %u block %u: %u blocks are lost", LBA_CHUNK(l->lbas[i]),
+			  LBA_BLOCK(l->lbas[i]), run);
 		if (r->hooks.lost_block && !r->abandoned)
 			r->hooks.lost_block(r->hooks_ctx, l->lbas[i], run);
 	}
@@ -189,7 +200,8 @@ uint64_t walk_lost_report(struct raid *r, struct walk_lost *l)
 
 uint64_t walk_pause_ns(const struct raid *r)
 {
-	/* The one place that decides how much a background job holds back; a priority would weigh here. */
+	/* The one place that decides how much a background job holds back; a priority would weigh
+	 * here. */
 	(void)r;
 	return 0;
 }
@@ -218,7 +230,7 @@ static void walk_work(struct walk *w)
 			if (pause)
 				co_sleep_ns(pause);
 			else
-				co_yield();
+				co_yield ();
 		}
 		if (err && !w->error)
 			w->error = err;
@@ -242,10 +254,12 @@ int walk_rows(struct walk *w)
 	uint64_t unit_bytes;
 
 	w->unit_rows = ROWS_MAX;
-	while (w->unit_rows > 1 && (uint64_t)w->unit_rows * span * BLOCK_BYTES > WALK_UNIT_BYTES_MAX)
+	while (w->unit_rows > 1 &&
+	       (uint64_t)w->unit_rows * span * BLOCK_BYTES > WALK_UNIT_BYTES_MAX)
 		w->unit_rows /= 2;
 	unit_bytes = (uint64_t)w->unit_rows * (span + 1) * BLOCK_BYTES;
-	workers = (unsigned)MIN(WALK_WORKERS_MAX, MAX(buf_pool_bytes() / WALK_POOL_SHARE / unit_bytes, 1u));
+	workers = (unsigned)MIN(WALK_WORKERS_MAX,
+				MAX(buf_pool_bytes() / WALK_POOL_SHARE / unit_bytes, 1u));
 	w->error = 0;
 	w->workers = 0;
 	co_cond_init(&w->done);

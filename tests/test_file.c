@@ -267,7 +267,7 @@ static void step_replace(struct world *w, struct file *f)
 	memset(data, (int)rnd(w, 256), size);
 	snprintf(temp, sizeof(temp), "%s.tmp", f->name);
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, temp, S_IFREG | 0644, 0, 0, &root_cred, &a));
-	check_ok(fs_write(w->fs, a.ino, 0, data, size, false));
+	check_ok(fs_write(w->fs, a.ino, 0, data, size, 0));
 	check_ok(fs_rename(w->fs, FS_ROOT_INO, temp, FS_ROOT_INO, f->name, 0));
 	fs_unref(w->fs, a.ino, 1);
 	check_ok(fs_fsync(w->fs, a.ino, false, NULL));
@@ -406,7 +406,7 @@ static void many_hands(struct world *w, unsigned number)
 		case 0 ... 3:
 			for (size_t k = 0; k < piece / 4; k++)
 				data[k] = (number + 1) << 16 | n;
-			check_ok(fs_write(w->fs, shared_ino, off, data, piece, false));
+			check_ok(fs_write(w->fs, shared_ino, off, data, piece, 0));
 			break;
 		case 4:
 			a.size = off;
@@ -461,16 +461,16 @@ static void limits(struct world *w)
 	uint8_t out[100];
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
 	fs_unref(w->fs, a.ino, 1);
-	check_ok(fs_write(w->fs, a.ino, 0, "tiny", 4, false));
+	check_ok(fs_write(w->fs, a.ino, 0, "tiny", 4, 0));
 	check_ok(fs_fsync(w->fs, a.ino, false, NULL));
 	assert_int_equal(fake_raid_live_blocks(w->raid, CHUNK_DATA), 0); /* it is in the tree */
 	check_ok(fs_getattr(w->fs, a.ino, &b));
 	assert_int_equal(b.blocks512, 1);
-	check_err(fs_write(w->fs, a.ino, FS_FILE_BYTES_MAX, "x", 1, false), -EFBIG);
-	check_err(fs_write(w->fs, a.ino, UINT64_MAX, "x", 1, false), -EFBIG);
-	check_err(fs_write(w->fs, FS_ROOT_INO, 0, "x", 1, false), -EISDIR);
-	check_err(fs_write(w->fs, 12345, 0, "x", 1, false), -ESTALE);
-	check_ok(fs_write(w->fs, a.ino, FS_FILE_BYTES_MAX - 3, "end", 3, false));
+	check_err(fs_write(w->fs, a.ino, FS_FILE_BYTES_MAX, "x", 1, 0), -EFBIG);
+	check_err(fs_write(w->fs, a.ino, UINT64_MAX, "x", 1, 0), -EFBIG);
+	check_err(fs_write(w->fs, FS_ROOT_INO, 0, "x", 1, 0), -EISDIR);
+	check_err(fs_write(w->fs, 12345, 0, "x", 1, 0), -ESTALE);
+	check_ok(fs_write(w->fs, a.ino, FS_FILE_BYTES_MAX - 3, "end", 3, 0));
 	check_ok(fs_getattr(w->fs, a.ino, &b));
 	assert_int_equal(b.size, FS_FILE_BYTES_MAX);
 	check_ok(fs_lseek(w->fs, a.ino, 5000, SEEK_DATA, &at));
@@ -497,7 +497,7 @@ static void old_bytes_stay_gone(struct world *w)
 	memset(data, 'x', sizeof(data));
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
 	for (unsigned how = 0; how < 8; how++) {
-		check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
 		if (how & 1)
 			check_ok(fs_fsync(w->fs, a.ino, false, NULL));
 		b.size = 10;
@@ -505,7 +505,7 @@ static void old_bytes_stay_gone(struct world *w)
 		if (how & 2)
 			check_ok(fs_fsync(w->fs, a.ino, false, NULL));
 		if (how & 4) {
-			check_ok(fs_write(w->fs, a.ino, 4090, "y", 1, false));
+			check_ok(fs_write(w->fs, a.ino, 4090, "y", 1, 0));
 		} else {
 			b.size = 4091;
 			check_ok(fs_setattr(w->fs, a.ino, &b, FS_SET_SIZE, &c));
@@ -532,7 +532,7 @@ static void growing(struct world *w)
 			size_t len = 1 + rnd(w, sizeof(data));
 			if (size + len > 600000)
 				break;
-			check_ok(fs_write(w->fs, a.ino, size, data, len, false));
+			check_ok(fs_write(w->fs, a.ino, size, data, len, 0));
 			size += len;
 			if (rnd(w, 8) == 0)
 				co_sleep_ns(rnd(w, 3) * NS_PER_S);
@@ -566,7 +566,7 @@ static void block_0_stays_dirty(struct world *w, unsigned number)
 		return;
 	}
 	while (!hands_off) {
-		check_ok(fs_write(w->fs, shared_ino, 0, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, shared_ino, 0, data, sizeof(data), 0));
 		co_yield ();
 	}
 }
@@ -585,7 +585,7 @@ static void behind_the_end(struct world *w)
 		fs_unref(w->fs, a.ino, 1);
 		shared_ino = a.ino;
 		hands_off = false;
-		check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
 		world_side_by_side(w, 2, block_0_stays_dirty);
 		check_ok(fs_fsync(w->fs, FS_ROOT_INO, false, NULL));
 		world_crash(w);
@@ -611,7 +611,7 @@ static void replacing(struct world *w)
 	for (unsigned n = 1; n < 60; n++) {
 		memset(data, (int)n, sizeof(data));
 		check_ok(fs_mknod(w->fs, FS_ROOT_INO, "new", S_IFREG | 0644, 0, 0, &root_cred, &a));
-		check_ok(fs_write(w->fs, a.ino, 0, data, 100 + rnd(w, sizeof(data) - 100), false));
+		check_ok(fs_write(w->fs, a.ino, 0, data, 100 + rnd(w, sizeof(data) - 100), 0));
 		fs_unref(w->fs, a.ino, 1);
 		check_ok(fs_rename(w->fs, FS_ROOT_INO, "new", FS_ROOT_INO, "name", 0));
 		if (n == 1)
@@ -641,7 +641,7 @@ static void many_extents(struct world *w)
 	memset(data, 7, sizeof(data));
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
 	for (unsigned k = 0; k < 3000; k++)
-		check_ok(fs_write(w->fs, a.ino, k * 2ull * BLOCK_BYTES, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, a.ino, k * 2ull * BLOCK_BYTES, data, sizeof(data), 0));
 	check_ok(fs_sync(w->fs));
 	assert_int_equal(fake_raid_live_blocks(w->raid, CHUNK_DATA), 3000);
 	b.size = 5;
@@ -652,7 +652,7 @@ static void many_extents(struct world *w)
 	world_remount(w);
 	assert_int_equal(fake_raid_live_blocks(w->raid, CHUNK_DATA), 1);
 	for (unsigned k = 0; k < 3000; k++)
-		check_ok(fs_write(w->fs, a.ino, k * 2ull * BLOCK_BYTES, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, a.ino, k * 2ull * BLOCK_BYTES, data, sizeof(data), 0));
 	check_ok(fs_sync(w->fs));
 	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "f"));
 	check_ok(fs_sync(w->fs)); /* the reaper is at work, or waits for its turn */
@@ -687,7 +687,7 @@ static void crash_in_truncate(struct world *w)
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
 	shared_ino = a.ino;
 	for (unsigned k = 0; k < 2000; k++)
-		check_ok(fs_write(w->fs, a.ino, k * 2ull * BLOCK_BYTES, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, a.ino, k * 2ull * BLOCK_BYTES, data, sizeof(data), 0));
 	check_ok(fs_sync(w->fs));
 	world_side_by_side(w, 2, cut_part);
 	fs_abandon(w->fs);
@@ -707,7 +707,7 @@ static void fill(struct world *w, uint64_t ino, uint64_t *ret_blocks)
 	uint8_t data[BLOCK_BYTES];
 	memset(data, 1, sizeof(data));
 	for (uint64_t k = 0;; k++) {
-		int r = fs_write(w->fs, ino, k * BLOCK_BYTES, data, sizeof(data), false);
+		int r = fs_write(w->fs, ino, k * BLOCK_BYTES, data, sizeof(data), 0);
 		if (r) {
 			check_err(r, -ENOSPC);
 			*ret_blocks = k;
@@ -726,14 +726,14 @@ static void full_volume(struct world *w)
 	fill(w, a.ino, &blocks);
 	assert_int_equal(blocks, 1024 - 64);
 	check_ok(fs_fsync(w->fs, a.ino, false, NULL)); /* what was accepted can be written */
-	check_err(fs_write(w->fs, a.ino, blocks * BLOCK_BYTES, "x", 1, false), -ENOSPC);
+	check_err(fs_write(w->fs, a.ino, blocks * BLOCK_BYTES, "x", 1, 0), -ENOSPC);
 	check_err(fs_fallocate(w->fs, a.ino, 0, 0, (blocks + 100) * BLOCK_BYTES), -ENOSPC);
 	/* overwriting works, as often as one likes */
 	for (unsigned round = 2; round < 6; round++) {
 		memset(data, (int)round, sizeof(data));
 		for (uint64_t k = 0; k < blocks; k++)
 			check_ok(
-			    fs_write(w->fs, a.ino, k * BLOCK_BYTES, data, sizeof(data), false));
+			    fs_write(w->fs, a.ino, k * BLOCK_BYTES, data, sizeof(data), 0));
 		if (round & 1)
 			check_ok(fs_fsync(w->fs, a.ino, false, NULL));
 	}
@@ -745,9 +745,9 @@ static void full_volume(struct world *w)
 	}
 	/* a tiny file and names still fit: they are metadata */
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "g", S_IFREG | 0644, 0, 0, &root_cred, &b));
-	check_ok(fs_write(w->fs, b.ino, 0, "tiny", 4, false));
+	check_ok(fs_write(w->fs, b.ino, 0, "tiny", 4, 0));
 	check_ok(fs_fsync(w->fs, b.ino, false, NULL));
-	check_err(fs_write(w->fs, b.ino, 0, data, sizeof(data), false), -ENOSPC);
+	check_err(fs_write(w->fs, b.ino, 0, data, sizeof(data), 0), -ENOSPC);
 	/* what is deleted can be written again at once */
 	for (unsigned round = 0; round < 3; round++) {
 		check_ok(fs_unlink(w->fs, FS_ROOT_INO, "f"));
@@ -760,10 +760,10 @@ static void full_volume(struct world *w)
 	check_ok(fs_fallocate(w->fs, a.ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 			      50 * BLOCK_BYTES));
 	check_ok(fs_fallocate(w->fs, b.ino, 0, 0, 50 * BLOCK_BYTES));
-	check_err(fs_write(w->fs, a.ino, 0, "x", 1, false), -ENOSPC); /* promised to g */
+	check_err(fs_write(w->fs, a.ino, 0, "x", 1, 0), -ENOSPC); /* promised to g */
 	memset(data, 9, sizeof(data));
 	for (unsigned k = 0; k < 50; k++)
-		check_ok(fs_write(w->fs, b.ino, k * BLOCK_BYTES, data, sizeof(data), false));
+		check_ok(fs_write(w->fs, b.ino, k * BLOCK_BYTES, data, sizeof(data), 0));
 	check_ok(fs_sync(w->fs));
 	world_crash(w);
 	check_ok(read_again(w, b.ino, 49 * BLOCK_BYTES, BLOCK_BYTES, out, &got));
@@ -808,13 +808,13 @@ static void failing_writes(struct world *w)
 	fs_errseq_sample(w->fs, a.ino, &one);
 	two = one;
 	/* once: the fsync that meets it says so, the next try succeeds */
-	check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), false));
+	check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
 	fake_raid_fail_write(w->raid, 1, -EIO);
 	check_err(fs_fsync(w->fs, a.ino, false, &one), -EIO);
 	check_ok(fs_fsync(w->fs, a.ino, false, &one));
 	/* for good: the data is given up, every holder learns of it once */
 	data[0] = 2;
-	check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), false));
+	check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
 	for (unsigned k = 0; k < 5; k++) {
 		fake_raid_fail_write(w->raid, 1, -EIO);
 		check_err(fs_fsync(w->fs, a.ino, false, NULL), -EIO);
@@ -834,10 +834,10 @@ static void failing_writes(struct world *w)
 	/* nothing leaks: */
 	world_remount(w);
 	/* the volume stops taking writes: everything ends with an error, nothing hangs */
-	check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), false));
+	check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
 	fake_raid_set_error(w->raid, -EIO);
 	check_err(fs_fsync(w->fs, a.ino, false, NULL), -EIO);
-	check_err(fs_write(w->fs, a.ino, 0, data, sizeof(data), false), -EIO);
+	check_err(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0), -EIO);
 	world_crash(w);
 	check_ok(read_again(w, a.ino, 0, BLOCK_BYTES, out, &got));
 	assert_int_equal(out[0], 1);
@@ -851,7 +851,7 @@ static void no_memory(struct world *w)
 		uint64_t off = rnd(w, FILE_BYTES - 3000);
 		memset(data, (int)n, sizeof(data));
 		mem_fail_after(n % 40 + 1, false);
-		int r = fs_write(w->fs, f->ino, off, data, sizeof(data), false);
+		int r = fs_write(w->fs, f->ino, off, data, sizeof(data), 0);
 		mem_fail_after(0, false);
 		assert_true(r == 0 || r == -ENOMEM);
 		if (r == 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The arithmetic of all levels, exhausted over levels, column counts, tolerances and slice sizes: everything
- * has exactly one place, nothing overlaps, and what must stand on different members does.
+ * The arithmetic of all levels, exhausted over levels, column counts, tolerances and slice sizes:
+ * everything has exactly one place, nothing overlaps, and what must stand on different members
+ * does.
  */
 #include "raid/geom.h"
 #include "raid/format.h"
@@ -19,7 +20,8 @@ static void for_each_shape(void (*fn)(const struct shape *s))
 	static const unsigned levels[] = {0, 1, 5, 6, 10, 50, 60};
 
 	for (size_t l = 0; l < ARRAY_SIZE(levels); l++) {
-		for (unsigned columns = 1; columns <= MEMBERS_MAX; columns += columns < 18 ? 1 : 7) {
+		for (unsigned columns = 1; columns <= MEMBERS_MAX;
+		     columns += columns < 18 ? 1 : 7) {
 			for (unsigned groups = 1; groups <= (levels[l] >= 50 ? 4u : 1u); groups++) {
 				for (unsigned tolerance = 0; tolerance < 3; tolerance++) {
 					struct shape s = {levels[l], columns, groups, tolerance};
@@ -67,7 +69,8 @@ static void check_formula(const struct geom *g)
 	assert_true((uint64_t)g->bitmap_pages * g->rows_per_bitmap_page >= g->rows);
 }
 
-/* Every page copy and every (column, row) gets a byte in a map of the chunk; none is taken twice. */
+/* Every page copy and every (column, row) gets a byte in a map of the chunk; none is taken twice.
+ */
 static void check_places(const struct geom *g, uint64_t slice_blocks)
 {
 	uint8_t *taken = calloc(g->columns, slice_blocks);
@@ -137,7 +140,8 @@ static void check_blocks(const struct geom *g)
 	}
 }
 
-/* Slots of a row that are not data are parity or further copies: all sums are used, parity ones once. */
+/* Slots of a row that are not data are parity or further copies: all sums are used, parity ones
+ * once. */
 static void check_slots(const struct geom *g)
 {
 	unsigned per_sum[MEMBERS_MAX] = {0}, parities = 0;
@@ -160,8 +164,8 @@ static void check_shape(const struct shape *s)
 	for (size_t i = 0; i < ARRAY_SIZE(strips); i++) {
 		for (size_t k = 0; k < ARRAY_SIZE(slices); k++) {
 			struct geom g, wider;
-			int err = geom_init(&g, s->level, s->columns, s->groups, s->tolerance, slices[k],
-					    strips[i]);
+			int err = geom_init(&g, s->level, s->columns, s->groups, s->tolerance,
+					    slices[k], strips[i]);
 
 			if (!shape_fits(s)) {
 				assert_int_equal(err, -EINVAL);
@@ -174,12 +178,14 @@ static void check_shape(const struct shape *s)
 			check_places(&g, slices[k]);
 			check_blocks(&g);
 			/* One more strip would not fit: nothing is wasted. */
-			assert_int_equal(geom_init(&wider, s->level, s->columns, s->groups, s->tolerance,
-						   g.area_blocks + g.rows, strips[i]), 0);
+			assert_int_equal(geom_init(&wider, s->level, s->columns, s->groups,
+						   s->tolerance, g.area_blocks + g.rows, strips[i]),
+					 0);
 			assert_int_equal(wider.rows, g.rows);
 			if (geom_init(&wider, s->level, s->columns, s->groups, s->tolerance,
 				      slices[k] + strips[i] + 8, strips[i]) == 0)
-				assert_true(wider.rows >= g.rows + strips[i] || wider.area_blocks > g.area_blocks);
+				assert_true(wider.rows >= g.rows + strips[i] ||
+					    wider.area_blocks > g.area_blocks);
 		}
 	}
 }
@@ -189,7 +195,8 @@ static void test_all_shapes(void **state)
 	for_each_shape(check_shape);
 }
 
-/* Any run of `columns` data strips of one group touches every column once: nobody idles in a sequential read. */
+/* Any run of `columns` data strips of one group touches every column once: nobody idles in a
+ * sequential read. */
 static void test_sequential_is_spread(void **state)
 {
 	static const unsigned levels[] = {0, 5, 6};
@@ -207,7 +214,8 @@ static void test_sequential_is_spread(void **state)
 					unsigned index;
 
 					geom_locate(&g, (strip + i) * 4, &row, &index);
-					seen |= 1ull << geom_column(&g, row, geom_index_slot(&g, index));
+					seen |= 1ull
+						<< geom_column(&g, row, geom_index_slot(&g, index));
 				}
 				assert_int_equal(seen, (1ull << columns) - 1);
 			}
@@ -271,10 +279,12 @@ static void test_refused(void **state)
 	assert_int_equal(geom_init(&g, 50, 6, 0, 1, 4096, 16), -EINVAL);
 	assert_int_equal(geom_init(&g, 50, 6, 4, 1, 4096, 16), -EINVAL);
 	assert_int_equal(geom_init(&g, 60, 6, 2, 2, 4096, 16), -EINVAL);
-	assert_int_equal(geom_init(&g, 5, 4, 1, 1, 17, 16), -EINVAL); /* no room for pages and a strip */
+	assert_int_equal(geom_init(&g, 5, 4, 1, 1, 17, 16),
+			 -EINVAL); /* no room for pages and a strip */
 	assert_int_equal(geom_init(&g, 5, 4, 1, 1, 0, 16), -EINVAL);
 	assert_int_equal(geom_init(&g, 5, 4, 1, 1, 4096, 0), -EINVAL);
-	assert_int_equal(geom_init(&g, 0, 64, 1, 0, UINT32_MAX, 16), -EINVAL); /* more than 2^32 blocks */
+	assert_int_equal(geom_init(&g, 0, 64, 1, 0, UINT32_MAX, 16),
+			 -EINVAL); /* more than 2^32 blocks */
 	assert_int_equal(geom_init(&g, 5, 4, 1, 1, 1ull << 60, 16), -EINVAL);
 	assert_int_equal(g.rows, 77); /* untouched on failure */
 }
@@ -314,12 +324,9 @@ static void test_names(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_shapes),
-		cmocka_unit_test(test_sequential_is_spread),
-		cmocka_unit_test(test_parity_is_spread),
-		cmocka_unit_test(test_pinned),
-		cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_names),
+	    cmocka_unit_test(test_all_shapes),	     cmocka_unit_test(test_sequential_is_spread),
+	    cmocka_unit_test(test_parity_is_spread), cmocka_unit_test(test_pinned),
+	    cmocka_unit_test(test_refused),	     cmocka_unit_test(test_names),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Labels on devices of memory with a volatile cache: what is written is there, whatever may happen while it is
- * written; who may be believed is believed, and nobody else. And the making of a volume.
+ * Labels on devices of memory with a volatile cache: what is written is there, whatever may happen
+ * while it is written; who may be believed is believed, and nobody else. And the making of a
+ * volume.
  */
 #include "raid/label.h"
 #include "raid/buf.h"
@@ -22,11 +23,11 @@
 
 /* ---- a small world ---- */
 
-#define DEVICES 8
+#define DEVICES	     8
 #define DEVICE_BYTES (48ull << 20)
-#define ROOM_BYTES (64ull << 20) /* a device may grow */
-#define PENDING_MAX 4096u
-#define QUEUE_MAX 512u
+#define ROOM_BYTES   (64ull << 20) /* a device may grow */
+#define PENDING_MAX  4096u
+#define QUEUE_MAX    512u
 
 struct fake {
 	struct dev dev;
@@ -100,7 +101,8 @@ static void transfer(struct fake *f, struct io *io)
 static void flush_now(struct fake *f)
 {
 	for (unsigned i = 0; i < f->pending_count; i++)
-		memcpy(f->durable + f->pending[i] * BLOCK_BYTES, f->now + f->pending[i] * BLOCK_BYTES, BLOCK_BYTES);
+		memcpy(f->durable + f->pending[i] * BLOCK_BYTES,
+		       f->now + f->pending[i] * BLOCK_BYTES, BLOCK_BYTES);
 	f->pending_count = 0;
 }
 
@@ -175,8 +177,8 @@ static void power_returns(void)
 			}
 		}
 		for (unsigned k = 0; k < f->pending_count; k++)
-			memcpy(f->now + f->pending[k] * BLOCK_BYTES, f->durable + f->pending[k] * BLOCK_BYTES,
-			       BLOCK_BYTES);
+			memcpy(f->now + f->pending[k] * BLOCK_BYTES,
+			       f->durable + f->pending[k] * BLOCK_BYTES, BLOCK_BYTES);
 		f->pending_count = 0;
 		f->fail_after = -1;
 	}
@@ -200,15 +202,19 @@ static int reset_world(void **state)
 		struct fake *f = &fakes[i];
 
 		if (!f->now) {
-			f->now = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-			f->durable = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			f->now = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			f->durable = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE,
+					  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			assert_true(f->now != MAP_FAILED && f->durable != MAP_FAILED);
 		}
 		assert_int_equal(madvise(f->now, ROOM_BYTES, MADV_DONTNEED), 0);
 		assert_int_equal(madvise(f->durable, ROOM_BYTES, MADV_DONTNEED), 0);
 		f->pending_count = 0;
 		f->fail_after = -1;
-		f->dev = (struct dev){.ops = &ops, .size_bytes = DEVICE_BYTES, .sector_bytes = 512,
+		f->dev = (struct dev){.ops = &ops,
+				      .size_bytes = DEVICE_BYTES,
+				      .sector_bytes = 512,
 				      .volatile_cache = true};
 		(void)sprintf(f->dev.name, "/dev/fake%u", i);
 	}
@@ -329,7 +335,8 @@ static void make_volume(unsigned count)
 	table_free(t);
 }
 
-/* As an open does it: who is stale comes back into service, who is absent is MISSING; then a new generation. */
+/* As an open does it: who is stale comes back into service, who is absent is MISSING; then a new
+ * generation. */
 static struct table *open_volume(unsigned mask, uint64_t marker)
 {
 	struct table *t;
@@ -370,7 +377,8 @@ static void expect_vote(unsigned mask, uint64_t marker, unsigned used, unsigned 
 static void garble(unsigned device, uint64_t off, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
-		fakes[device].now[off + i] = fakes[device].durable[off + i] = (uint8_t)random64(NULL);
+		fakes[device].now[off + i] = fakes[device].durable[off + i] =
+		    (uint8_t)random64(NULL);
 }
 
 /* ---- tests ---- */
@@ -423,10 +431,12 @@ static void test_one_place_is_enough(void **state)
 		(void)reset_world(state);
 		make_volume(1);
 		for (unsigned i = 0; i < 4; i++) {
-			uint64_t off = (i & 2 ? label_b_off(DEVICE_BYTES) : 0) + (i & 1) * LABEL_PLACE_BYTES;
+			uint64_t off =
+			    (i & 2 ? label_b_off(DEVICE_BYTES) : 0) + (i & 1) * LABEL_PLACE_BYTES;
 
 			if (i != left)
-				garble(0, off + (i % 3 == 0 ? BLOCK_BYTES : 0), 64); /* label or table */
+				garble(0, off + (i % 3 == 0 ? BLOCK_BYTES : 0),
+				       64); /* label or table */
 		}
 		assert_int_equal(read_label(0, &label), 0);
 		assert_int_equal(label.places_valid, 1);
@@ -471,7 +481,8 @@ static void test_fuzz(void **state)
 			make_volume(2);
 		}
 		while (n--) {
-			uint64_t off = (pick(2) ? label_b_off(DEVICE_BYTES) : 0) + pick(2) * LABEL_PLACE_BYTES;
+			uint64_t off =
+			    (pick(2) ? label_b_off(DEVICE_BYTES) : 0) + pick(2) * LABEL_PLACE_BYTES;
 			struct label_disk *d = (struct label_disk *)(void *)(fakes[0].now + off);
 			uint32_t bytes;
 
@@ -496,7 +507,8 @@ static void test_fuzz(void **state)
 static void set_incompat(unsigned device, uint64_t bits)
 {
 	for (unsigned i = 0; i < 4; i++) {
-		uint64_t off = (i & 2 ? label_b_off(DEVICE_BYTES) : 0) + (i & 1) * LABEL_PLACE_BYTES;
+		uint64_t off =
+		    (i & 2 ? label_b_off(DEVICE_BYTES) : 0) + (i & 1) * LABEL_PLACE_BYTES;
 		struct label_disk *d = (struct label_disk *)(void *)(fakes[device].now + off);
 
 		d->incompat = to_le64(bits);
@@ -555,7 +567,8 @@ static void copy_device(unsigned from, unsigned to)
 
 	for (unsigned i = 0; i < 2; i++) {
 		memcpy(fakes[to].now + offs[i], fakes[from].now + offs[i], LABEL_AREA_BYTES);
-		memcpy(fakes[to].durable + offs[i], fakes[from].durable + offs[i], LABEL_AREA_BYTES);
+		memcpy(fakes[to].durable + offs[i], fakes[from].durable + offs[i],
+		       LABEL_AREA_BYTES);
 	}
 }
 
@@ -643,8 +656,9 @@ static void test_probe(void **state)
 	assert_int_equal(label_probe_fd(fd, DEVICE_BYTES, &label), 0);
 	assert_int_equal(label.places_valid, 2);
 	label_clear(&label);
-	assert_int_equal(pwrite(fd, fakes[1].now + DEVICE_BYTES - LABEL_AREA_BYTES, LABEL_AREA_BYTES,
-				DEVICE_BYTES - LABEL_AREA_BYTES), LABEL_AREA_BYTES);
+	assert_int_equal(pwrite(fd, fakes[1].now + DEVICE_BYTES - LABEL_AREA_BYTES,
+				LABEL_AREA_BYTES, DEVICE_BYTES - LABEL_AREA_BYTES),
+			 LABEL_AREA_BYTES);
 	assert_int_equal(label_probe_fd(fd, DEVICE_BYTES, &label), 0);
 	assert_int_equal(label.places_valid, 4);
 	assert_int_equal(label.member_index, 1);
@@ -671,7 +685,8 @@ static void test_member_fails(void **state)
 		t->scrub_cursor = 6;
 		assert_int_equal(write_table(t), 0);
 		assert_int_equal(t->members[1].state, MEMBER_MISSING);
-		assert_int_equal(t->members[1].last_gen, 4); /* it may have that, and never used it */
+		assert_int_equal(t->members[1].last_gen,
+				 4); /* it may have that, and never used it */
 		assert_int_equal(t->members[0].state, MEMBER_ACTIVE);
 		assert_int_equal(t->members[0].last_gen, t->gen);
 		t->scrub_cursor = 7;
@@ -724,7 +739,7 @@ static int co_write_twice(void *arg)
 	assert_int_equal(co_spawn(loop, write_second, NULL), 0);
 	err = label_write_table(shared, loop);
 	while (second_result > 0)
-		co_yield();
+		co_yield ();
 	return err;
 }
 
@@ -755,7 +770,8 @@ static void test_stale(void **state)
 	expect_vote(7, 11, 7, 0);
 }
 
-/* Copied while everything was in order, put back later: one generation old is enough to be found out. */
+/* Copied while everything was in order, put back later: one generation old is enough to be found
+ * out. */
 static void test_old_copy(void **state)
 {
 	make_volume(3);
@@ -830,7 +846,8 @@ static void test_removed_and_failed(void **state)
 	make_volume(3);
 	t = open_volume(7, 10);
 	t->members[0].state = MEMBER_FAILED;
-	assert_int_equal(table_member_add(t, &uuid, DEVICE_BYTES, t->members[1].slice_count, &index), 0);
+	assert_int_equal(
+	    table_member_add(t, &uuid, DEVICE_BYTES, t->members[1].slice_count, &index), 0);
 	t->members[index].replaces = 1;
 	label_member_here(&t->members[index], &fakes[4].dev);
 	assert_int_equal(write_table(t), 0);
@@ -856,7 +873,8 @@ static void test_enough(void **state)
 	static const struct {
 		unsigned level, groups, count, fatal; /* a loss that is too much, and less is not */
 	} cases[] = {
-		{0, 1, 3, 1 << 1}, {1, 1, 3, 7}, {5, 1, 4, 3}, {6, 1, 5, 7}, {10, 1, 4, 3}, {50, 2, 6, 3},
+	    {0, 1, 3, 1 << 1}, {1, 1, 3, 7},  {5, 1, 4, 3},
+	    {6, 1, 5, 7},      {10, 1, 4, 3}, {50, 2, 6, 3},
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -873,7 +891,9 @@ static void test_enough(void **state)
 		for (unsigned k = 0; k < cases[i].count; k++) {
 			unsigned index;
 
-			assert_int_equal(table_member_add(t, &(struct uuid){{(uint8_t)(k + 1)}}, 200 << 20, 0, &index), 0);
+			assert_int_equal(table_member_add(t, &(struct uuid){{(uint8_t)(k + 1)}},
+							  200 << 20, 0, &index),
+					 0);
 			t->members[k].dev = &fakes[k].dev;
 		}
 		assert_int_equal(table_chunk_add(t, CHUNK_DATA, &c), 0);
@@ -904,7 +924,8 @@ static void test_enough(void **state)
 
 /* ---- crashes ---- */
 
-/* The power goes at each I/O of one write, many times over; whoever of the members is there afterwards is used. */
+/* The power goes at each I/O of one write, many times over; whoever of the members is there
+ * afterwards is used. */
 static void test_crash_everywhere(void **state)
 {
 	for (int at = 0; at < 14; at++) {
@@ -936,8 +957,8 @@ static void test_crash_everywhere(void **state)
 }
 
 /*
- * A long life: opens with whoever is there, writes, failing members, crashes. The model knows which members have
- * all that was acknowledged.
+ * A long life: opens with whoever is there, writes, failing members, crashes. The model knows which
+ * members have all that was acknowledged.
  */
 static void test_long_life(void **state)
 {
@@ -960,7 +981,8 @@ static void test_long_life(void **state)
 		t = vote.table;
 		log_text[0] = 0;
 		if (t->scrub_cursor < acked || t->scrub_cursor > marker)
-			fail_msg("round %u: got state %" PRIu64 ", acknowledged %" PRIu64, round, t->scrub_cursor, acked);
+			fail_msg("round %u: got state %" PRIu64 ", acknowledged %" PRIu64, round,
+				 t->scrub_cursor, acked);
 		for (unsigned i = 0; i < MEMBERS; i++) {
 			int what = verdict_of(i);
 
@@ -989,7 +1011,8 @@ static void test_long_life(void **state)
 			int err = write_table(t);
 
 			for (unsigned i = 0; i < MEMBERS; i++) {
-				if ((mask >> i & 1) && fakes[i].fail_after == 0 && !(failed >> i & 1)) {
+				if ((mask >> i & 1) && fakes[i].fail_after == 0 &&
+				    !(failed >> i & 1)) {
 					failed |= 1u << i;
 					failures++;
 				}
@@ -1010,7 +1033,8 @@ static void test_long_life(void **state)
 			may = must;
 		}
 		if (crashed) {
-			/* Who had everything and was there still does; the others may be counted either way. */
+			/* Who had everything and was there still does; the others may be counted
+			 * either way. */
 			must &= mask & ~failed;
 			may |= mask;
 		}
@@ -1083,7 +1107,8 @@ static void test_plan(void **state)
 	table_free(t);
 	for (unsigned i = 0; i < DEVICES; i++)
 		fakes[i].dev.size_bytes = 10ull << 30;
-	params = (struct raid_format_params){.level = 60, .name = "x", .journal_bytes = 32 << 20, .strip_bytes = 4 << 20};
+	params = (struct raid_format_params){
+	    .level = 60, .name = "x", .journal_bytes = 32 << 20, .strip_bytes = 4 << 20};
 	t = plan_ok(8);
 	assert_int_equal(t->slice_bytes, 128 << 20);
 	assert_int_equal(t->groups, 2);
@@ -1125,8 +1150,9 @@ static void test_plan_refused(void **state)
 	plan_refused(3, -ENOSPC);
 	params = (struct raid_format_params){.level = 5, .strip_bytes = 4 << 20};
 	plan_refused(3, -ENOSPC);
-	params = (struct raid_format_params){.level = 5, .name = "0123456789012345678901234567890123456789"
-								 "0123456789012345678901234"};
+	params = (struct raid_format_params){.level = 5,
+					     .name = "0123456789012345678901234567890123456789"
+						     "0123456789012345678901234"};
 	plan_refused(3, -EINVAL);
 	params = (struct raid_format_params){.level = 5};
 	fakes[2].dev.size_bytes = MEMBER_BYTES_MIN - BLOCK_BYTES;
@@ -1198,19 +1224,32 @@ static void test_format_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_round_trip),	   TEST(test_one_place_is_enough),
-		TEST(test_damaged_newest), TEST(test_fuzz),
-		TEST(test_unknown_feature), TEST(test_foreign_and_none),
-		TEST(test_clones),	   TEST(test_sizes),
-		TEST(test_wipe),	   TEST(test_probe),
-		TEST(test_member_fails),   TEST(test_too_many_fail),
-		TEST(test_two_writers),	   TEST(test_stale),
-		TEST(test_old_copy),	   TEST(test_stale_columns),
-		TEST(test_forked),	   TEST(test_taking_turns),
-		TEST(test_removed_and_failed), TEST(test_enough),
-		TEST(test_crash_everywhere), TEST(test_long_life),
-		TEST(test_plan),	   TEST(test_plan_refused),
-		TEST(test_format),	   TEST(test_format_fails),
+	    TEST(test_round_trip),
+	    TEST(test_one_place_is_enough),
+	    TEST(test_damaged_newest),
+	    TEST(test_fuzz),
+	    TEST(test_unknown_feature),
+	    TEST(test_foreign_and_none),
+	    TEST(test_clones),
+	    TEST(test_sizes),
+	    TEST(test_wipe),
+	    TEST(test_probe),
+	    TEST(test_member_fails),
+	    TEST(test_too_many_fail),
+	    TEST(test_two_writers),
+	    TEST(test_stale),
+	    TEST(test_old_copy),
+	    TEST(test_stale_columns),
+	    TEST(test_forked),
+	    TEST(test_taking_turns),
+	    TEST(test_removed_and_failed),
+	    TEST(test_enough),
+	    TEST(test_crash_everywhere),
+	    TEST(test_long_life),
+	    TEST(test_plan),
+	    TEST(test_plan_refused),
+	    TEST(test_format),
+	    TEST(test_format_fails),
 	};
 	int failed;
 

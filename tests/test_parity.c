@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * P and Q against a slow byte-wise implementation that shares nothing with isa-l, and every loss of up to
- * two columns for every number of data columns up to 20 and some beyond, with and without empty columns.
+ * P and Q against a slow byte-wise implementation that shares nothing with isa-l, and every loss of
+ * up to two columns for every number of data columns up to 20 and some beyond, with and without
+ * empty columns.
  */
 #include "raid/parity.h"
 #include "raid/format.h"
@@ -28,7 +29,8 @@ static uint8_t slow_double(uint8_t x)
 	return (uint8_t)(x << 1 ^ (x & 0x80 ? 0x1d : 0));
 }
 
-static void slow_compute(unsigned data, unsigned parity, size_t len, uint8_t **cols, const bool *empty)
+static void slow_compute(unsigned data, unsigned parity, size_t len, uint8_t **cols,
+			 const bool *empty)
 {
 	for (size_t k = 0; k < len; k++) {
 		uint8_t p = 0, q = 0;
@@ -196,10 +198,13 @@ static void test_too_many(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_losses),	 cmocka_unit_test(test_wide),
-		cmocka_unit_test(test_empty_columns),	 cmocka_unit_test(test_lengths),
-		cmocka_unit_test(test_survivors_untouched), cmocka_unit_test(test_bounds),
-		cmocka_unit_test(test_too_many),
+	    cmocka_unit_test(test_all_losses),
+	    cmocka_unit_test(test_wide),
+	    cmocka_unit_test(test_empty_columns),
+	    cmocka_unit_test(test_lengths),
+	    cmocka_unit_test(test_survivors_untouched),
+	    cmocka_unit_test(test_bounds),
+	    cmocka_unit_test(test_too_many),
 	};
 	int failed;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The simulated world judged by itself: what is durable when, what a crash may leave, that each fault does what it
- * says, and that one seed gives one run.
+ * The simulated world judged by itself: what is durable when, what a crash may leave, that each
+ * fault does what it says, and that one seed gives one run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-#define DEV_BYTES (4u << 20)
+#define DEV_BYTES  (4u << 20)
 #define BLOCKS_MAX 16
 
 static struct world *world;
@@ -84,7 +84,7 @@ static uint8_t peek_byte(uint64_t off_bytes)
 static void begin(uint64_t seed, const struct simdev_params *params)
 {
 	struct simdev_params p = {
-		.size_bytes = DEV_BYTES, .sector_bytes = 512, .volatile_cache = true, .crash_keep = 50};
+	    .size_bytes = DEV_BYTES, .sector_bytes = 512, .volatile_cache = true, .crash_keep = 50};
 
 	world = world_new(seed);
 	loop = loop_new(&world_backend, world);
@@ -211,8 +211,10 @@ static void test_pending_lottery(void **state)
 /* A sector is the unit: with 4096-byte sectors no block is mixed. */
 static void test_sector_size(void **state)
 {
-	struct simdev_params p = {
-		.size_bytes = DEV_BYTES, .sector_bytes = 4096, .volatile_cache = true, .crash_keep = 50};
+	struct simdev_params p = {.size_bytes = DEV_BYTES,
+				  .sector_bytes = 4096,
+				  .volatile_cache = true,
+				  .crash_keep = 50};
 
 	for (uint64_t seed = 1; seed <= 20; seed++) {
 		struct dev *dev;
@@ -432,9 +434,9 @@ static void test_faults(void **state)
 	assert_int_equal(do_write(dev, 0, 1, 3), 0);
 	assert_int_equal(peek_byte(0), 2);
 
-	simdev_fault(member, &(struct simfault){.kind = SIMFAULT_MISDIRECTED,
-						.count = 1,
-						.param = 5 * BLOCK_BYTES});
+	simdev_fault(
+	    member,
+	    &(struct simfault){.kind = SIMFAULT_MISDIRECTED, .count = 1, .param = 5 * BLOCK_BYTES});
 	assert_int_equal(do_write(dev, 1, 1, 4), 0);
 	assert_int_equal(peek_byte(1 * BLOCK_BYTES), 1);
 	assert_int_equal(peek_byte(6 * BLOCK_BYTES), 4);
@@ -542,7 +544,8 @@ static void worker_co(void *arg)
 			(void)io_flush_sync(wk->dev);
 			break;
 		case 1:
-			(void)io_read_sync(wk->dev, block * BLOCK_BYTES, p, (size_t)count * BLOCK_BYTES);
+			(void)io_read_sync(wk->dev, block * BLOCK_BYTES, p,
+					   (size_t)count * BLOCK_BYTES);
 			break;
 		default:
 			(void)io_write_sync(wk->dev, block * BLOCK_BYTES, p,
@@ -633,22 +636,22 @@ static void test_watch(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_rng),
-		cmocka_unit_test(test_read_back),
-		cmocka_unit_test(test_flushed_survives),
-		cmocka_unit_test(test_pending_lottery),
-		cmocka_unit_test(test_sector_size),
-		cmocka_unit_test(test_garbled),
-		cmocka_unit_test(test_write_through),
-		cmocka_unit_test(test_flush_is_not_for_later_writes),
-		cmocka_unit_test(test_crash_in_flight),
-		cmocka_unit_test(test_crash_points),
-		cmocka_unit_test(test_deadline),
-		cmocka_unit_test(test_faults),
-		cmocka_unit_test(test_clone),
-		cmocka_unit_test(test_poke),
-		cmocka_unit_test(test_determinism),
-		cmocka_unit_test(test_watch),
+	    cmocka_unit_test(test_rng),
+	    cmocka_unit_test(test_read_back),
+	    cmocka_unit_test(test_flushed_survives),
+	    cmocka_unit_test(test_pending_lottery),
+	    cmocka_unit_test(test_sector_size),
+	    cmocka_unit_test(test_garbled),
+	    cmocka_unit_test(test_write_through),
+	    cmocka_unit_test(test_flush_is_not_for_later_writes),
+	    cmocka_unit_test(test_crash_in_flight),
+	    cmocka_unit_test(test_crash_points),
+	    cmocka_unit_test(test_deadline),
+	    cmocka_unit_test(test_faults),
+	    cmocka_unit_test(test_clone),
+	    cmocka_unit_test(test_poke),
+	    cmocka_unit_test(test_determinism),
+	    cmocka_unit_test(test_watch),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

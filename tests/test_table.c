@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The volume table: where chunks go, that what is promised as free can really be had, and that its bytes survive
- * a round trip and whatever else may stand there instead.
+ * The volume table: where chunks go, that what is promised as free can really be had, and that its
+ * bytes survive a round trip and whatever else may stand there instead.
  */
 #include "raid/table.h"
 #include "raid/format.h"
@@ -25,7 +25,8 @@ static uint64_t random64(void)
 static const struct uuid fs_uuid = {{1, 2, 3}};
 
 /* slices[i] slices on member i. */
-static struct table *make_table(unsigned level, unsigned groups, unsigned count, const uint32_t *slices)
+static struct table *make_table(unsigned level, unsigned groups, unsigned count,
+				const uint32_t *slices)
 {
 	struct table *t = table_new();
 
@@ -47,7 +48,8 @@ static struct table *make_table(unsigned level, unsigned groups, unsigned count,
 		struct uuid uuid = {{(uint8_t)(i + 1), 9}};
 		unsigned index;
 
-		assert_int_equal(table_member_add(t, &uuid, table_member_bytes_min(t, slices[i]), slices[i], &index),
+		assert_int_equal(table_member_add(t, &uuid, table_member_bytes_min(t, slices[i]),
+						  slices[i], &index),
 				 0);
 		assert_int_equal(index, i);
 		t->members[i].dev = &devs[i];
@@ -70,9 +72,9 @@ static struct table *make_equal(unsigned level, unsigned groups, unsigned count,
 static const struct shape {
 	unsigned level, groups, count;
 } shapes[] = {
-	{0, 1, 1},  {0, 1, 5},	{1, 1, 2},  {1, 1, 3},  {5, 1, 3},  {5, 1, 4},	{5, 1, 9},
-	{6, 1, 4},  {6, 1, 7},	{10, 1, 2}, {10, 1, 4}, {10, 1, 5}, {50, 2, 6}, {50, 2, 7},
-	{60, 2, 8}, {60, 3, 13}, {6, 1, 64},
+    {0, 1, 1},	{0, 1, 5},  {1, 1, 2},	{1, 1, 3},   {5, 1, 3},	 {5, 1, 4},
+    {5, 1, 9},	{6, 1, 4},  {6, 1, 7},	{10, 1, 2},  {10, 1, 4}, {10, 1, 5},
+    {50, 2, 6}, {50, 2, 7}, {60, 2, 8}, {60, 3, 13}, {6, 1, 64},
 };
 
 static void check_chunk(const struct table *t, const struct chunk *c, bool any_absent)
@@ -134,7 +136,8 @@ static uint64_t fill(struct table *t, enum chunk_class class, bool any_absent)
 	return blocks;
 }
 
-/* What is promised comes, exactly, for any sizes and any loss within tolerance; and metadata is never starved. */
+/* What is promised comes, exactly, for any sizes and any loss within tolerance; and metadata is
+ * never starved. */
 static void test_potential_is_kept(void **state)
 {
 	for (unsigned round = 0; round < 400; round++) {
@@ -175,7 +178,8 @@ static void test_equal_members_fill_up(void **state)
 
 	assert_int_equal(table_chunk_add(t, CHUNK_META, &c), 0);
 	assert_true(fill(t, CHUNK_DATA, false) > 0);
-	/* 384 slices: 1/32 are 12, 4 chunks of 3; one is there, 3 more are kept: 12 - 3 of 6 * 63. */
+	/* 384 slices: 1/32 are 12, 4 chunks of 3; one is there, 3 more are kept: 12 - 3 of 6 * 63.
+	 */
 	for (unsigned i = 0; i < 6; i++)
 		assert_true(t->members[i].slices_free >= 1 && t->members[i].slices_free <= 3);
 	assert_true(table_potential_blocks(t, CHUNK_META) >= 3 * c->geom.blocks);
@@ -209,7 +213,8 @@ static unsigned stale_columns(const struct chunk *c)
 	return n;
 }
 
-static void expect_columns(struct table *t, enum chunk_class class, unsigned columns, unsigned stale)
+static void expect_columns(struct table *t, enum chunk_class class, unsigned columns,
+			   unsigned stale)
 {
 	struct chunk *c;
 
@@ -313,7 +318,8 @@ static void test_member_sizes(void **state)
 	/* A new member of the same size keeps slack and gets less. */
 	assert_int_equal(table_slices_fit(t, least), 19);
 	/* 64 GiB: a thousandth stays unused. */
-	assert_true((64ull << 30) - (t->slices_off_bytes + table_slices_fit(t, 64ull << 30) * t->slice_bytes) >=
+	assert_true((64ull << 30) -
+			(t->slices_off_bytes + table_slices_fit(t, 64ull << 30) * t->slice_bytes) >=
 		    (64ull << 30) / 1000);
 	while (t->member_count < MEMBERS_MAX) {
 		uuid.b[1]++;
@@ -405,7 +411,8 @@ static void test_round_trip(void **state)
 			assert_int_equal(u->members[k].replaces, t->members[k].replaces);
 		}
 		for (unsigned k = 0; k < t->chunk_count; k++) {
-			assert_memory_equal(&u->chunks[k]->geom, &t->chunks[k]->geom, sizeof(struct geom));
+			assert_memory_equal(&u->chunks[k]->geom, &t->chunks[k]->geom,
+					    sizeof(struct geom));
 			assert_int_equal(u->chunks[k]->move_column, -1);
 		}
 		assert_int_equal(table_encode(u, more, sizeof(more), &len_again), 0);
@@ -430,7 +437,8 @@ static void test_hidden(void **state)
 	u = decode_ok(bytes, len);
 	assert_int_equal(u->chunk_count, 1);
 	assert_int_equal(u->chunk_next, 3); /* its number is spent all the same */
-	assert_int_equal(u->members[3].slices_free, 30 - (a->columns[0].member == 3 || a->columns[1].member == 3));
+	assert_int_equal(u->members[3].slices_free,
+			 30 - (a->columns[0].member == 3 || a->columns[1].member == 3));
 	table_free(t);
 	table_free(u);
 }
@@ -448,7 +456,8 @@ static size_t encode_sample(void)
 	return len;
 }
 
-/* Whatever stands there is refused, or is a table that says the same when written again. Never a crash. */
+/* Whatever stands there is refused, or is a table that says the same when written again. Never a
+ * crash. */
 static void survive(const uint8_t *from, size_t len)
 {
 	const char *why = NULL;
@@ -487,7 +496,8 @@ static void test_fuzz(void **state)
 		memcpy(more, bytes, len);
 		while (n--) {
 			/* Half of them where the counts and sizes stand. */
-			size_t at = random64() % (random64() % 2 ? len : sizeof(struct table_head_disk));
+			size_t at =
+			    random64() % (random64() % 2 ? len : sizeof(struct table_head_disk));
 			uint64_t how = random64();
 
 			more[at] = how % 3 == 0	  ? (uint8_t)(more[at] ^ 1u << how / 3 % 8)
@@ -517,11 +527,13 @@ static void expect_refused(size_t len, size_t at, const void *value, size_t valu
 }
 
 #define HEAD(field) offsetof(struct table_head_disk, field)
-#define MEMBER(i, field) (sizeof(struct table_head_disk) + (i) * sizeof(struct table_member_disk) + \
-			  offsetof(struct table_member_disk, field))
+#define MEMBER(i, field)                                                                           \
+	(sizeof(struct table_head_disk) + (i) * sizeof(struct table_member_disk) +                 \
+	 offsetof(struct table_member_disk, field))
 #define CHUNK(field) (MEMBER(6, uuid) + offsetof(struct table_chunk_disk, field))
-#define COLUMN(i, field) (MEMBER(6, uuid) + sizeof(struct table_chunk_disk) + \
-			  (i) * sizeof(struct table_column_disk) + offsetof(struct table_column_disk, field))
+#define COLUMN(i, field)                                                                           \
+	(MEMBER(6, uuid) + sizeof(struct table_chunk_disk) +                                       \
+	 (i) * sizeof(struct table_column_disk) + offsetof(struct table_column_disk, field))
 
 static void refuse64(size_t len, size_t at, uint64_t x)
 {
@@ -678,21 +690,21 @@ static void test_largest(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_potential_is_kept),
-		cmocka_unit_test(test_equal_members_fill_up),
-		cmocka_unit_test(test_same_pairs),
-		cmocka_unit_test(test_members_lost),
-		cmocka_unit_test(test_full_is_not_lost),
-		cmocka_unit_test(test_being_replaced),
-		cmocka_unit_test(test_member_sizes),
-		cmocka_unit_test(test_lookup_and_drop),
-		cmocka_unit_test(test_slices),
-		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_hidden),
-		cmocka_unit_test(test_fuzz),
-		cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_no_memory),
-		cmocka_unit_test(test_largest),
+	    cmocka_unit_test(test_potential_is_kept),
+	    cmocka_unit_test(test_equal_members_fill_up),
+	    cmocka_unit_test(test_same_pairs),
+	    cmocka_unit_test(test_members_lost),
+	    cmocka_unit_test(test_full_is_not_lost),
+	    cmocka_unit_test(test_being_replaced),
+	    cmocka_unit_test(test_member_sizes),
+	    cmocka_unit_test(test_lookup_and_drop),
+	    cmocka_unit_test(test_slices),
+	    cmocka_unit_test(test_round_trip),
+	    cmocka_unit_test(test_hidden),
+	    cmocka_unit_test(test_fuzz),
+	    cmocka_unit_test(test_refused),
+	    cmocka_unit_test(test_no_memory),
+	    cmocka_unit_test(test_largest),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

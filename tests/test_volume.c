@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The volume on simulated members: what is written is read back, with members gone, damaged, replaced and returned;
- * and after each repair the redundancy that is claimed is there, which is shown by taking other members away.
+ * The volume on simulated members: what is written is read back, with members gone, damaged,
+ * replaced and returned; and after each repair the redundancy that is claimed is there, which is
+ * shown by taking other members away.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define DISKS_MAX 16
+#define DISKS_MAX  16
 #define BLOCKS_MAX 8192
 #define DISK_BYTES (80ull << 20)
 #define POOL_BYTES (64u << 20)
@@ -42,8 +43,11 @@ static uint64_t version_next = 1;
 
 static unsigned disk_add_bytes(uint64_t bytes)
 {
-	struct simdev_params p = {
-		.size_bytes = bytes, .sector_bytes = 512, .volatile_cache = true, .crash_keep = 40, .crash_garble = 20};
+	struct simdev_params p = {.size_bytes = bytes,
+				  .sector_bytes = 512,
+				  .volatile_cache = true,
+				  .crash_keep = 40,
+				  .crash_garble = 20};
 	char name[16];
 
 	assert_true(disk_count < DISKS_MAX);
@@ -56,8 +60,11 @@ static unsigned disk_add_bytes(uint64_t bytes)
 
 static void format(void)
 {
-	struct raid_format_params params = {
-		.level = (int)level, .groups = level >= 50 ? 2 : 0, .journal_bytes = 4 << 20, .slice_bytes = 4 << 20, .strip_bytes = 16 << 10};
+	struct raid_format_params params = {.level = (int)level,
+					    .groups = level >= 50 ? 2 : 0,
+					    .journal_bytes = 4 << 20,
+					    .slice_bytes = 4 << 20,
+					    .strip_bytes = 16 << 10};
 	struct dev *devs[DISKS_MAX];
 
 	for (unsigned i = 0; i < member_count; i++)
@@ -125,20 +132,24 @@ static void write_blocks(unsigned count)
 		unsigned want = MIN(count, ARRAY_SIZE(blocks)), n = 0, run_count;
 		char *data = buf_get_wait((size_t)want * BLOCK_BYTES);
 
-		assert_int_equal(raid_alloc_data(raid, want, 0, runs, ARRAY_SIZE(runs), &run_count), 0);
+		assert_int_equal(raid_alloc_data(raid, want, 0, runs, ARRAY_SIZE(runs), &run_count),
+				 0);
 		for (unsigned i = 0; i < run_count; i++) {
 			for (unsigned k = 0; k < runs[i].count; k++) {
 				assert_true(model_count < BLOCKS_MAX);
 				model[model_count].lba = runs[i].lba + k;
 				model[model_count].version = version_next++;
-				blocks[n] = (struct raid_block){.lba = runs[i].lba + k,
-								.data = data + (size_t)n * BLOCK_BYTES};
-				fill(blocks[n].data, model[model_count].lba, model[model_count].version);
+				blocks[n] = (struct raid_block){
+				    .lba = runs[i].lba + k, .data = data + (size_t)n * BLOCK_BYTES};
+				fill(blocks[n].data, model[model_count].lba,
+				     model[model_count].version);
 				model_count++;
 				n++;
 			}
 		}
-		assert_int_equal(raid_write(raid, blocks, n, rng_chance(&rng, 1, 4) ? RAID_WRITE_JOURNAL : 0), 0);
+		assert_int_equal(
+		    raid_write(raid, blocks, n, rng_chance(&rng, 1, 4) ? RAID_WRITE_JOURNAL : 0),
+		    0);
 		for (unsigned i = 0; i < run_count; i++)
 			raid_stage_live(raid, runs[i].lba, runs[i].count);
 		buf_put(data);
@@ -259,11 +270,15 @@ static void rebuild(void)
 	assert_int_equal(info().rebuild.lost, 0);
 }
 
-/* Closed: everything is read with each set of `tolerance` members away that contains `first`, or some of them. */
+/* Closed: everything is read with each set of `tolerance` members away that contains `first`, or
+ * some of them. */
 static void prove_redundancy(void)
 {
 	for (unsigned first = 0; first < disk_count; first++) {
-		unsigned second = tolerance > 1 ? (first + 1 + (unsigned)rng_below(&rng, disk_count - 1)) % disk_count : first;
+		unsigned second =
+		    tolerance > 1
+			? (first + 1 + (unsigned)rng_below(&rng, disk_count - 1)) % disk_count
+			: first;
 		bool was_first = disks[first].offered, was_second = disks[second].offered;
 
 		disks[first].offered = disks[second].offered = false;
@@ -387,11 +402,16 @@ static void damage(void)
 		struct simdev *dev = disks[d].dev;
 
 		for (unsigned i = 0; i < 200; i++)
-			simdev_garble(dev, (1 << 20) + rng_below(&rng, (DISK_BYTES - (2 << 20)) / BLOCK_BYTES) * BLOCK_BYTES,
+			simdev_garble(dev,
+				      (1 << 20) +
+					  rng_below(&rng, (DISK_BYTES - (2 << 20)) / BLOCK_BYTES) *
+					      BLOCK_BYTES,
 				      BLOCK_BYTES);
 		/* What is used lies in front. */
 		for (unsigned i = 0; i < 200; i++)
-			simdev_garble(dev, (5 << 20) + rng_below(&rng, (16 << 20) / BLOCK_BYTES) * BLOCK_BYTES,
+			simdev_garble(dev,
+				      (5 << 20) +
+					  rng_below(&rng, (16 << 20) / BLOCK_BYTES) * BLOCK_BYTES,
 				      BLOCK_BYTES);
 		simdev_garble(dev, d * LABEL_PLACE_BYTES, BLOCK_BYTES);
 	}
@@ -630,7 +650,8 @@ static void test_interrupted(void **state)
 	run_levels(do_interrupted);
 }
 
-/* The new member fails in the middle, and is itself replaced: its successor takes over from both. */
+/* The new member fails in the middle, and is itself replaced: its successor takes over from both.
+ */
 static void do_second_failure(void)
 {
 	unsigned fresh, third;
@@ -671,7 +692,9 @@ static void do_bad_source(void)
 	open_volume();
 	work(1500);
 	for (unsigned i = 0; i < 50; i++)
-		simdev_garble(disks[0].dev, (5 << 20) + rng_below(&rng, (8 << 20) / BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES);
+		simdev_garble(disks[0].dev,
+			      (5 << 20) + rng_below(&rng, (8 << 20) / BLOCK_BYTES) * BLOCK_BYTES,
+			      BLOCK_BYTES);
 	assert_int_equal(simdev_fault(disks[0].dev, &(struct simfault){.kind = SIMFAULT_EIO_READ,
 								       .off_bytes = 6 << 20,
 								       .len_bytes = 64 << 10}),
@@ -805,12 +828,12 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_reopen),	       cmocka_unit_test(test_degraded),
-		cmocka_unit_test(test_scrub),	       cmocka_unit_test(test_scrub_cursor),
-		cmocka_unit_test(test_fail_replace),   cmocka_unit_test(test_replace_healthy),
-		cmocka_unit_test(test_returning),      cmocka_unit_test(test_interrupted),
-		cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
-		cmocka_unit_test(test_refusals),       cmocka_unit_test(test_check_finds),
+	    cmocka_unit_test(test_reopen),	   cmocka_unit_test(test_degraded),
+	    cmocka_unit_test(test_scrub),	   cmocka_unit_test(test_scrub_cursor),
+	    cmocka_unit_test(test_fail_replace),   cmocka_unit_test(test_replace_healthy),
+	    cmocka_unit_test(test_returning),	   cmocka_unit_test(test_interrupted),
+	    cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
+	    cmocka_unit_test(test_refusals),	   cmocka_unit_test(test_check_finds),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

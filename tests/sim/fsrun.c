@@ -2,23 +2,22 @@
 /*
  * The filesystem on its volume: workload, crash, fsck, mount, the oracle.
  *
- * A round works until the crash comes or the work is done, and then either closes cleanly or is cut off. What comes
- * back is looked at twice: by fs_check on the volume opened without writing, and, mounted, by reading everything
- * and asking the oracle. Either may be crashed again.
+ * A round works until the crash comes or the work is done, and then either closes cleanly or is cut
+ * off. What comes back is looked at twice: by fs_check on the volume opened without writing, and,
+ * mounted, by reading everything and asking the oracle. Either may be crashed again.
  */
 #include "fsrun.h"
 #include "workload.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-#define POINTS_START 600
+#define POINTS_START	   600
 #define REPLAY_CRASHES_MAX 4
 /*
- * What returned so long before the crash must be there: the commit timer takes 5 s at most, and the writing itself some
- * more.
+ * What returned so long before the crash must be there: the commit timer takes 5 s at most, and the
+ * writing itself some more.
  */
 #define AGE_NS (12 * NS_PER_S)
-#define WALL_START_S 1800000000
 
 struct run {
 	struct rig rig;
@@ -27,19 +26,6 @@ struct run {
 	uint64_t points;
 	unsigned ops;
 };
-
-/* Time stamps decide nothing, so the wall clock may go where it likes: here it sometimes jumps back. */
-static struct world *wall_world;
-
-static void wall_now(struct timespec *ret)
-{
-	uint64_t ns = world_now_ns(wall_world);
-
-	ret->tv_sec = WALL_START_S + (time_t)(ns / NS_PER_S);
-	ret->tv_nsec = (long)(ns % NS_PER_S);
-	if (ns / NS_PER_S % 7 == 3)
-		ret->tv_sec -= 20 * 365 * 86400;
-}
 
 static void abandon_fs(void *arg)
 {
@@ -251,7 +237,8 @@ static int make_ballast(struct run *run)
 	if (err)
 		return err;
 	err = fs_fallocate(fs, attr.ino, 0, 0, (st.blocks_avail - spare) * BLOCK_BYTES);
-	world_say(g->world, "ballast of %llu blocks: %d", (unsigned long long)(st.blocks_avail - spare), err);
+	world_say(g->world, "ballast of %llu blocks: %d",
+		  (unsigned long long)(st.blocks_avail - spare), err);
 	fs_unref(fs, attr.ino, 1);
 	return err;
 }
@@ -319,12 +306,12 @@ void fsrun_seed(const struct sim_options *o, struct sim_stats *stats)
 	rig_init(&run->rig, o);
 	run->rig.abandon = abandon_fs;
 	run->rig.abandon_arg = run;
-	wall_world = run->rig.world;
 	run->points = POINTS_START;
 	run->ops = o->ops ? o->ops : (unsigned)rng_range(&run->rig.rng, 20, 500);
-	run->options.now = wall_now;
-	run->options.dirty_bytes_max = rng_chance(&run->rig.rng, 1, 2) ? 0 : (1ull << 20) << rng_below(&run->rig.rng, 5);
-	run->options.node_cache_bytes = rng_chance(&run->rig.rng, 1, 2) ? 0 : (256ull << 10) << rng_below(&run->rig.rng, 5);
+	run->options.dirty_bytes_max =
+	    rng_chance(&run->rig.rng, 1, 2) ? 0 : (1ull << 20) << rng_below(&run->rig.rng, 5);
+	run->options.node_cache_bytes =
+	    rng_chance(&run->rig.rng, 1, 2) ? 0 : (256ull << 10) << rng_below(&run->rig.rng, 5);
 	work_init(&run->work, &run->rig, 1 + (unsigned)rng_below(&run->rig.rng, MODEL_WORKERS_MAX));
 	if (loop_run_co(run->rig.loop, run_main, run))
 		rig_fail(&run->rig, "no memory");

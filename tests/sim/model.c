@@ -2,31 +2,33 @@
 /*
  * The oracle.
  *
- * Names and attributes are *facts*, lines of text such as "n 2/name -> 17" or "i 17 file 644 links 2". Each
- * operation adds and removes some. A state of one worker's objects is the set of its facts, known by the sum of their
- * hashes, so the hash after each prefix of its operations costs one addition for each fact. What is
- * found after a crash is put into facts by the same words, and must have the hash of some prefix.
+ * Names and attributes are *facts*, lines of text such as "n 2/name -> 17" or "i 17 file 644 links
+ * 2". Each operation adds and removes some. A state of one worker's objects is the set of its
+ * facts, known by the sum of their hashes, so the hash after each prefix of its operations costs
+ * one addition for each fact. What is found after a crash is put into facts by the same words, and
+ * must have the hash of some prefix.
  *
- * Several prefixes can look the same, and each worker has its own; they are reconciled by time: an operation took
- * effect between its call and its return, the filesystem came back to one instant T, so worker i's prefix of k
- * operations is possible only if call(op k) <= T < return(op k + 1). One T must serve all. This needs no
- * knowledge of where the transactions were cut. T is not before the last promise (the floor).
+ * Several prefixes can look the same, and each worker has its own; they are reconciled by time: an
+ * operation took effect between its call and its return, the filesystem came back to one instant T,
+ * so worker i's prefix of k operations is possible only if call(op k) <= T < return(op k + 1). One
+ * T must serve all. This needs no knowledge of where the transactions were cut. T is not before the
+ * last promise (the floor).
  *
- * Data and sizes follow their own rule, since a write buffer is no journal: each 4 KiB block, and the size, is
- * at any version from its floor on. fsync of the file and sync raise that floor; so does a rename that replaced
- * something, if it is in the prefix.
+ * Data and sizes follow their own rule, since a write buffer is no journal: each 4 KiB block, and
+ * the size, is at any version from its floor on. fsync of the file and sync raise that floor; so
+ * does a rename that replaced something, if it is in the prefix.
  *
- * Operations under way at the crash are in the list with no return. An object whose creation has not returned
- * has no inode number yet; it gets the one found under its name.
+ * Operations under way at the crash are in the list with no return. An object whose creation has
+ * not returned has no inode number yet; it gets the one found under its name.
  */
 #include "model.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define FAIL_BYTES 512
+#define FAIL_BYTES   512
 #define DUMP_OPS_MAX 60
-#define NEVER UINT64_MAX
+#define NEVER	     UINT64_MAX
 
 static void *xgrow(void *p, unsigned *cap, unsigned count, size_t item)
 {
@@ -206,7 +208,8 @@ const struct mxattr *model_xattr(const struct mobj *obj, const char *name)
 
 static void entry_add(struct mobj *dir, const char *name, struct mobj *obj)
 {
-	dir->entries = xgrow(dir->entries, &dir->entry_cap, dir->entry_count, sizeof(*dir->entries));
+	dir->entries =
+	    xgrow(dir->entries, &dir->entry_cap, dir->entry_count, sizeof(*dir->entries));
 	snprintf(dir->entries[dir->entry_count].name, MODEL_NAME_BYTES, "%s", name);
 	dir->entries[dir->entry_count++].obj = obj;
 	if (obj->type == M_DIR)
@@ -264,16 +267,19 @@ static void fact_add(struct fact_list *l, int sign, enum mfact_kind kind, struct
 		     struct mobj *b, char *text)
 {
 	l->facts = xgrow(l->facts, &l->cap, l->count, sizeof(*l->facts));
-	l->facts[l->count++] = (struct mfact){.sign = sign, .kind = kind, .a = a, .b = b, .text = text};
+	l->facts[l->count++] =
+	    (struct mfact){.sign = sign, .kind = kind, .a = a, .b = b, .text = text};
 }
 
-static void facts_inode(struct fact_list *l, int sign, struct mobj *o, uint32_t mode, uint32_t links)
+static void facts_inode(struct fact_list *l, int sign, struct mobj *o, uint32_t mode,
+			uint32_t links)
 {
 	if (o->type == M_DIR)
 		fact_add(l, sign, F_INODE, o, NULL, xprintf("dir %o", mode));
 	else
-		fact_add(l, sign, F_INODE, o, NULL,
-			 xprintf("%s %o links %u rdev %u", type_text(o->type), mode, links, o->rdev));
+		fact_add(
+		    l, sign, F_INODE, o, NULL,
+		    xprintf("%s %o links %u rdev %u", type_text(o->type), mode, links, o->rdev));
 }
 
 static void facts_xattr(struct fact_list *l, int sign, struct mobj *o, const char *name,
@@ -293,7 +299,8 @@ static void facts_object(struct fact_list *l, int sign, struct mobj *o, uint32_t
 		fact_add(l, sign, F_TARGET, o, NULL, xprintf("%s", o->target));
 }
 
-static void facts_name(struct fact_list *l, int sign, struct mobj *dir, const char *name, struct mobj *o)
+static void facts_name(struct fact_list *l, int sign, struct mobj *dir, const char *name,
+		       struct mobj *o)
 {
 	fact_add(l, sign, F_NAME, dir, o, xprintf("%s", name));
 }
@@ -532,7 +539,8 @@ void model_chmod(struct mop *op, struct mobj *obj, uint32_t mode)
 	op_facts_take(op, &l);
 }
 
-void model_setxattr(struct mop *op, struct mobj *obj, const char *name, const void *value, size_t len)
+void model_setxattr(struct mop *op, struct mobj *obj, const char *name, const void *value,
+		    size_t len)
 {
 	const struct mxattr *old = model_xattr(obj, name);
 	struct mact *a = act_add(op, ACT_XATTR, obj);
@@ -674,14 +682,15 @@ static const uint8_t *block_newest(const struct mobj *file, uint64_t index)
 }
 
 /* Takes over data. */
-static void block_push(struct mobj *file, uint64_t index, uint64_t call, uint64_t ret, uint8_t *data)
+static void block_push(struct mobj *file, uint64_t index, uint64_t call, uint64_t ret,
+		       uint8_t *data)
 {
 	unsigned at = block_at(file, index);
 	struct mblock *b;
 
 	if (at == file->block_count || file->blocks[at].index != index) {
-		file->blocks = xgrow(file->blocks, &file->block_cap, file->block_count,
-				     sizeof(*file->blocks));
+		file->blocks =
+		    xgrow(file->blocks, &file->block_cap, file->block_count, sizeof(*file->blocks));
 		memmove(&file->blocks[at + 1], &file->blocks[at],
 			(file->block_count - at) * sizeof(*file->blocks));
 		file->block_count++;
@@ -735,8 +744,8 @@ bool model_written(const struct mobj *file, uint64_t off, uint64_t len)
 }
 
 /* The newest version of a block with some bytes replaced; bytes NULL: zeroed. */
-static void block_edit(struct mobj *file, uint64_t index, uint64_t call, size_t at, const uint8_t *bytes,
-		       size_t n)
+static void block_edit(struct mobj *file, uint64_t index, uint64_t call, size_t at,
+		       const uint8_t *bytes, size_t n)
 {
 	const uint8_t *old = block_newest(file, index);
 	uint8_t *data = NULL;
@@ -758,7 +767,8 @@ static void block_edit(struct mobj *file, uint64_t index, uint64_t call, size_t 
 	block_push(file, index, call, 0, data);
 }
 
-static void range_edit(struct mobj *file, uint64_t call, uint64_t off, const uint8_t *bytes, uint64_t len)
+static void range_edit(struct mobj *file, uint64_t call, uint64_t off, const uint8_t *bytes,
+		       uint64_t len)
 {
 	while (len) {
 		size_t at = off % BLOCK_BYTES, n = MIN(len, (uint64_t)BLOCK_BYTES - at);
@@ -796,7 +806,8 @@ void model_truncate(struct model *m, struct mobj *file, uint64_t size)
 	if (size % BLOCK_BYTES)
 		block_edit(file, size / BLOCK_BYTES, call, size % BLOCK_BYTES, NULL,
 			   BLOCK_BYTES - size % BLOCK_BYTES);
-	for (unsigned i = block_at(file, DIV_ROUND_UP(size, BLOCK_BYTES)); i < file->block_count; i++)
+	for (unsigned i = block_at(file, DIV_ROUND_UP(size, BLOCK_BYTES)); i < file->block_count;
+	     i++)
 		block_edit(file, file->blocks[i].index, call, 0, NULL, BLOCK_BYTES);
 	size_push(file, call, size);
 }
@@ -828,8 +839,8 @@ static bool version_equal(const struct mversion *v, const uint8_t *data, size_t 
 	return !memcmp(v->data ? v->data : zeros, data, n);
 }
 
-void model_data_settle(struct model *m, struct mobj *file, uint64_t off, const uint8_t *data, size_t len,
-		       uint64_t size)
+void model_data_settle(struct model *m, struct mobj *file, uint64_t off, const uint8_t *data,
+		       size_t len, uint64_t size)
 {
 	uint64_t call = model_tick(m);
 
@@ -962,8 +973,8 @@ void model_aged(struct model *m, uint64_t before_ns)
 /* ---- what was found ---- */
 
 struct mobj *model_found(struct model *found, unsigned worker, struct mobj *dir, const char *name,
-			 uint64_t ino, enum mtype type, uint32_t mode, uint32_t rdev, uint32_t links,
-			 const char *target, bool *ret_new)
+			 uint64_t ino, enum mtype type, uint32_t mode, uint32_t rdev,
+			 uint32_t links, const char *target, bool *ret_new)
 {
 	struct mobj *o = model_by_ino(found, ino);
 
@@ -1074,7 +1085,8 @@ static void dump(struct model *m, struct model *found, unsigned worker)
 		j += c >= 0;
 	}
 	fprintf(stderr, "operations since the floor at %llu:\n", (unsigned long long)m->floor);
-	for (i = w->op_count > DUMP_OPS_MAX ? w->op_count - DUMP_OPS_MAX : 0; i < w->op_count; i++) {
+	for (i = w->op_count > DUMP_OPS_MAX ? w->op_count - DUMP_OPS_MAX : 0; i < w->op_count;
+	     i++) {
 		struct mop *op = w->ops[i];
 		char text[400];
 
@@ -1135,9 +1147,9 @@ static void find_windows(struct model *m, struct model *found, unsigned worker, 
 			continue;
 		ret->list = xgrow(ret->list, &ret->cap, ret->count, sizeof(*ret->list));
 		ret->list[ret->count++] = (struct window){
-			.lo = k ? w->ops[k - 1]->call : 0,
-			.hi = k < w->op_count && w->ops[k]->ended ? w->ops[k]->ret : NEVER,
-			.k = k,
+		    .lo = k ? w->ops[k - 1]->call : 0,
+		    .hi = k < w->op_count && w->ops[k]->ended ? w->ops[k]->ret : NEVER,
+		    .k = k,
 		};
 	}
 	if (!ret->count) {
@@ -1166,7 +1178,8 @@ static bool all_have(const struct model *m, const struct windows *w, uint64_t t,
 	return true;
 }
 
-/* The earliest instant that explains all workers, and how many of each one's operations had happened. */
+/* The earliest instant that explains all workers, and how many of each one's operations had
+ * happened. */
 static void judge_names(struct model *m, struct model *found, unsigned *ret_k)
 {
 	struct windows w[MODEL_WORKERS_MAX] = {0};
@@ -1210,8 +1223,9 @@ static void block_dump(const struct mblock *b, const uint8_t *data)
 
 		for (at = 0; at < BLOCK_BYTES && v[at] == data[at]; at++)
 			;
-		fprintf(stderr, "  version %llu-%llu%s differs from byte %u on:", (unsigned long long)b->v[i].call,
-			(unsigned long long)b->v[i].ret, b->v[i].data ? "" : " (zeros)", at);
+		fprintf(stderr, "  version %llu-%llu%s differs from byte %u on:",
+			(unsigned long long)b->v[i].call, (unsigned long long)b->v[i].ret,
+			b->v[i].data ? "" : " (zeros)", at);
 		for (unsigned j = at & ~7u; j < MIN((at & ~7u) + 16, BLOCK_BYTES); j++)
 			fprintf(stderr, " %02x/%02x", v[j], data[j]);
 		fprintf(stderr, "\n");
@@ -1316,7 +1330,8 @@ void model_judge(struct model *m, struct model *found)
 			continue;
 		file = model_by_ino(m, found->objs[i]->ino);
 		if (!file)
-			fail(m, "file %llu was never made", (unsigned long long)found->objs[i]->ino);
+			fail(m, "file %llu was never made",
+			     (unsigned long long)found->objs[i]->ino);
 		judge_file(m, file, found->objs[i]);
 	}
 	model_adopt(m, found);
@@ -1367,7 +1382,8 @@ void model_adopt(struct model *m, struct model *found)
 	}
 }
 
-void model_init(struct model *m, unsigned workers, void (*fail_fn)(void *arg, const char *text), void *arg)
+void model_init(struct model *m, unsigned workers, void (*fail_fn)(void *arg, const char *text),
+		void *arg)
 {
 	*m = (struct model){.worker_count = workers, .fail = fail_fn, .fail_arg = arg};
 }

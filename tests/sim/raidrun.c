@@ -1,34 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The volume without a filesystem: random transactions straight on raid.h, and a model of what must be there after
- * each crash.
+ * The volume without a filesystem: random transactions straight on raid.h, and a model of what must
+ * be there after each crash.
  *
- * The model is exact because transactions are. Everything that changes gets a *tick*, in the order it was
- * staged. The block at LBA_ROOT belongs to the model: right before a transaction is sealed (pre_commit) the current
- * tick is staged into it. So after a crash the root says which tick K the volume came back to, and then
+ * The model is exact because transactions are. Everything that changes gets a *tick*, in the order
+ * it was staged. The block at LBA_ROOT belongs to the model: right before a transaction is sealed
+ * (pre_commit) the current tick is staged into it. So after a crash the root says which tick K the
+ * volume came back to, and then
  *
  *   - K is not before the last tick that a raid_commit promised (the floor);
  *   - exactly the blocks that were live at K are live;
- *   - a live block has the content of the last write that had returned by K; if a write in place was called
- *     by K and returned later, it may have that one too. Nothing called after K may show: W1.
+ *   - a live block has the content of the last write that had returned by K; if a write in place
+ * was called by K and returned later, it may have that one too. Nothing called after K may show:
+ * W1.
  *
- * A block's content says what it is: address and version in front, the rest follows from both. Versions
- * are numbered over the whole run, so an old one that comes back is seen for what it is.
+ * A block's content says what it is: address and version in front, the rest follows from both.
+ * Versions are numbered over the whole run, so an old one that comes back is seen for what it is.
  *
- * Workers own disjoint blocks, so what a worker knows of its blocks is so. They read each other's, between
- * raid_read_begin and raid_read_end, and then accept any version from the one that stood at the beginning on.
+ * Workers own disjoint blocks, so what a worker knows of its blocks is so. They read each other's,
+ * between raid_read_begin and raid_read_end, and then accept any version from the one that stood at
+ * the beginning on.
  */
 #include "raidrun.h"
 #include "raid/buf.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-#define WORKERS_MAX 4
-#define RUNS_MAX 8
+#define WORKERS_MAX    4
+#define RUNS_MAX       8
 #define PUT_BLOCKS_MAX 96
-#define ROOT_MAGIC 0x746f6f726d697374ull
-#define POINTS_START 600 /* points of a round, before one was seen */
-#define BUCKETS 4096
+#define ROOT_MAGIC     0x746f6f726d697374ull
+#define POINTS_START   600 /* points of a round, before one was seen */
+#define BUCKETS	       4096
 
 enum event_kind { EVENT_LIVE, EVENT_DEAD, EVENT_WRITE };
 struct event {
@@ -42,14 +45,14 @@ struct block {
 	uint64_t lba;
 	bool meta;
 	unsigned owner;
-	size_t owned_index;       /* in its owner's list; live blocks only */
-	bool live;                /* now */
-	bool busy;                /* being written by its owner */
-	uint64_t version;         /* that was written last and returned */
-	uint64_t version_issued;  /* newest given to raid_write */
-	bool base_live;           /* at the floor */
+	size_t owned_index;	 /* in its owner's list; live blocks only */
+	bool live;		 /* now */
+	bool busy;		 /* being written by its owner */
+	uint64_t version;	 /* that was written last and returned */
+	uint64_t version_issued; /* newest given to raid_write */
+	bool base_live;		 /* at the floor */
 	uint64_t base_version;
-	struct event *events;     /* since the floor, in order */
+	struct event *events; /* since the floor, in order */
 	unsigned event_count, event_cap;
 	bool touched;
 };
@@ -177,7 +180,7 @@ static unsigned block_event(struct run *run, struct block *b, enum event_kind ki
 	b->events = grow(b->events, &cap, b->event_count, sizeof(*b->events));
 	b->event_cap = (unsigned)cap;
 	b->events[b->event_count] =
-		(struct event){.kind = kind, .tick = tick, .version = version, .ret = ret};
+	    (struct event){.kind = kind, .tick = tick, .version = version, .ret = ret};
 	return b->event_count++;
 }
 
@@ -302,7 +305,8 @@ static int op_commit(struct worker *w)
 	uint64_t tick = w->run->tick;
 	int err = op_error(w, raid_commit(w->run->rig.raid), "raid_commit");
 
-	world_say(w->run->rig.world, "w%u committed tick %llu: %d", w->number, (unsigned long long)tick, err);
+	world_say(w->run->rig.world, "w%u committed tick %llu: %d", w->number,
+		  (unsigned long long)tick, err);
 
 	if (!err)
 		floor_raise(w->run, tick);
@@ -468,12 +472,14 @@ static int op_put(struct worker *w)
 	data = buf_get_wait((size_t)want * BLOCK_BYTES);
 	for (unsigned i = 0; i < run_count; i++) {
 		for (uint32_t j = 0; j < runs[i].count; j++, count++) {
-			rig_must(&run->rig, count < want, "raid_alloc_data gave more than %u", want);
+			rig_must(&run->rig, count < want, "raid_alloc_data gave more than %u",
+				 want);
 			list[count] = block_get(run, runs[i].lba + j, false, w->number);
-			rig_must(&run->rig, !list[count]->live, "block %llx is live and was allocated",
+			rig_must(&run->rig, !list[count]->live,
+				 "block %llx is live and was allocated",
 				 (unsigned long long)list[count]->lba);
-			blocks[count] = (struct raid_block){.lba = runs[i].lba + j,
-							    .data = data + (size_t)count * BLOCK_BYTES};
+			blocks[count] = (struct raid_block){
+			    .lba = runs[i].lba + j, .data = data + (size_t)count * BLOCK_BYTES};
 		}
 	}
 	rig_must(&run->rig, count > 0, "raid_alloc_data gave nothing");
@@ -605,7 +611,7 @@ static int op_read(struct worker *w)
 	data = buf_get_wait((size_t)count * BLOCK_BYTES);
 	for (unsigned i = 0; i < count; i++)
 		runs[i] = (struct raid_read_run){
-			.lba = list[i]->lba, .count = 1, .data = data + (size_t)i * BLOCK_BYTES};
+		    .lba = list[i]->lba, .count = 1, .data = data + (size_t)i * BLOCK_BYTES};
 	err = op_error(w, raid_readv(run->rig.raid, runs, count), "raid_readv");
 	for (unsigned i = 0; i < count && !err; i++)
 		check_version(run, list[i], data + (size_t)i * BLOCK_BYTES, list[i]->version,
@@ -714,13 +720,14 @@ static void root_lost(void *ctx, uint64_t lba, uint32_t count)
 
 	/* With all members gone everything is lost. */
 	if (!world_crashed(run->rig.world))
-		rig_fail(&run->rig, "reported lost: %u blocks at %llx", count, (unsigned long long)lba);
+		rig_fail(&run->rig, "reported lost: %u blocks at %llx", count,
+			 (unsigned long long)lba);
 }
 
 static const struct raid_hooks root_hooks = {
-	.pre_commit = root_pre_commit,
-	.dirty_blocks = root_dirty_blocks,
-	.lost_block = root_lost,
+    .pre_commit = root_pre_commit,
+    .dirty_blocks = root_dirty_blocks,
+    .lost_block = root_lost,
 };
 
 /* ---- comparing ---- */
@@ -759,7 +766,8 @@ static int compare_run(void *arg, uint64_t lba, uint32_t count)
 				 (unsigned long long)(lba + i), (unsigned long long)c->k);
 			version = content_version(run, c->data + (size_t)i * BLOCK_BYTES, lba + i);
 			rig_must(&run->rig, block_version_legal(b, c->k, version),
-				 "block %llx came back as version %llu at tick %llu (base %llu, newest %llu)",
+				 "block %llx came back as version %llu at tick %llu (base %llu, "
+				 "newest %llu)",
 				 (unsigned long long)(lba + i), (unsigned long long)version,
 				 (unsigned long long)c->k, (unsigned long long)b->base_version,
 				 (unsigned long long)b->version_issued);
@@ -813,8 +821,9 @@ static int compare(struct run *run)
 		  (unsigned long long)c.k, (unsigned long long)run->tick,
 		  (unsigned long long)run->floor);
 	rig_must(&run->rig, c.k >= run->floor && c.k <= run->tick,
-		 "came back to tick %llu; %llu was promised, %llu the last", (unsigned long long)c.k,
-		 (unsigned long long)run->floor, (unsigned long long)run->tick);
+		 "came back to tick %llu; %llu was promised, %llu the last",
+		 (unsigned long long)c.k, (unsigned long long)run->floor,
+		 (unsigned long long)run->tick);
 	err = raid_for_each_live(run->rig.raid, CHUNK_META, compare_run, &c);
 	if (!err)
 		err = raid_for_each_live(run->rig.raid, CHUNK_DATA, compare_run, &c);
@@ -849,7 +858,8 @@ static void open_and_compare(struct run *run)
 		err = rig_open(g, 0);
 		if (!err) {
 			rig_members_update(g);
-			run->tick_staged = run->tick; /* nothing of ours to stage until it is known what came back */
+			run->tick_staged = run->tick; /* nothing of ours to stage until it is known
+							 what came back */
 			raid_set_hooks(g->raid, &root_hooks, run);
 			err = raid_start(g->raid);
 			if (err && !world_crashed(g->world))

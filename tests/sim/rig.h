@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The bench that a simulated run stands on: the world, its members and what has become of each, the volume on them, and
- * how it is opened, crashed, buried, robbed of members, damaged and mended. What is done with the volume is raidrun.c's
- * and fsrun.c's.
+ * The bench that a simulated run stands on: the world, its members and what has become of each, the
+ * volume on them, and how it is opened, crashed, buried, robbed of members, damaged and mended.
+ * What is done with the volume is raidrun.c's and fsrun.c's.
  *
  * All functions run in a coroutine, the *driver*, unless they say otherwise.
  */
@@ -16,12 +16,12 @@
 
 struct sim_options {
 	uint64_t seed;
-	int level;        /* -1: drawn */
+	int level;	  /* -1: drawn */
 	unsigned members; /* 0: drawn */
-	unsigned ops;     /* of one round; 0: drawn */
+	unsigned ops;	  /* of one round; 0: drawn */
 	unsigned crashes; /* rounds; 0: drawn */
 	bool raid_only, verbose, twice;
-	bool alone;       /* no other seed: a failure is the end of the report */
+	bool alone;	  /* no other seed: a failure is the end of the report */
 	char replay[256]; /* the command that runs this seed again */
 };
 
@@ -31,12 +31,13 @@ struct sim_stats {
 };
 
 #define RIG_MEMBERS_MAX 16
-#define RIG_SPARES_MAX 64
+#define RIG_SPARES_MAX	64
 
 /* One drive. `name` is what the volume knows it by in its messages. */
 struct slot {
 	struct simdev *dev;
-	bool in;      /* a member of the volume; else blank, or taken out: offered sometimes, must not be used */
+	bool in; /* a member of the volume; else blank, or taken out: offered sometimes, must not be
+		    used */
 	bool away;    /* not offered at the next open */
 	bool suspect; /* counts against the budget: away, stale, damaged, or not yet rebuilt */
 	bool damaged; /* and not scrubbed since */
@@ -67,8 +68,10 @@ struct rig {
 	unsigned round;
 };
 
-/* Prints what, the seed and the command that replays it, and ends the process with 1. Callable anywhere. */
-_Noreturn void rig_fail(struct rig *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints what, the seed and the command that replays it, and ends the process with 1. Callable
+ * anywhere. */
+_Noreturn void rig_fail(struct rig *g, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 #define rig_must(g, cond, ...)                                                                     \
 	do {                                                                                       \
 		if (!(cond))                                                                       \
@@ -85,8 +88,8 @@ void rig_say(struct rig *g, const char *doing);
 /* Blank members, formatted. A crash in it is survived by formatting again. */
 void rig_format(struct rig *g);
 /*
- * Opens what is there, in any order, with strangers among them. 0, or an error after a crash (then rig_bury);
- * any other error fails the seed.
+ * Opens what is there, in any order, with strangers among them. 0, or an error after a crash (then
+ * rig_bury); any other error fails the seed.
  */
 int rig_open(struct rig *g, unsigned flags);
 /* Closes cleanly. 0, or an error after a crash. */
@@ -112,11 +115,12 @@ unsigned rig_lose(struct rig *g, unsigned max);
 bool rig_pull(struct rig *g);
 /* Those that are away are back for the next open, as they were: stale. */
 void rig_return(struct rig *g);
-/* The volume is closed: overwrites random blocks of up to the budget of members, labels, journal and pages included. */
+/* The volume is closed: overwrites random blocks of up to the budget of members, labels, journal
+ * and pages included. */
 unsigned rig_damage(struct rig *g);
 /*
- * The volume is open: rebuilds until nothing is below target, replacing members that are gone by blank ones. 0, or an
- * error after a crash. Afterwards the budget is whole again.
+ * The volume is open: rebuilds until nothing is below target, replacing members that are gone by
+ * blank ones. 0, or an error after a crash. Afterwards the budget is whole again.
  */
 int rig_mend(struct rig *g);
 /* Replaces a member that is in service by a blank one, not waiting for the rebuild. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * trussfs-sim: runs seeds. Each seed is a whole life of a volume: made, worked on, crashed, robbed, damaged, mended.
+ * trussfs-sim: runs seeds. Each seed is a whole life of a volume: made, worked on, crashed, robbed,
+ * damaged, mended.
  *
- * More than one seed run as one process each, so that an assert or a crash of the code under test is one
- * failure and not the end, and so that two cores are used. A seed named alone runs in this process: that is the form
- * which a failure prints, and which a debugger wants.
+ * More than one seed run as one process each, so that an assert or a crash of the code under test
+ * is one failure and not the end, and so that two cores are used. A seed named alone runs in this
+ * process: that is the form which a failure prints, and which a debugger wants.
  */
 #include "rig.h"
 #include "fsrun.h"
@@ -19,26 +20,27 @@
 #include <time.h>
 #include <unistd.h>
 
-#define POOL_BYTES (64u << 20)
-#define SEED_SECONDS_MAX 600 /* real time: then it hangs without letting the simulated clock move */
+#define POOL_BYTES	 (64u << 20)
+#define SEED_SECONDS_MAX 600 /* real time: then it hangs without letting the simulated clock move  \
+			      */
 #define JOBS_MAX 16
 
 static const char usage[] =
-	"usage: trussfs-sim [options]\n"
-	"  --seed N           run one seed, in this process\n"
-	"  --seeds A..B       run these; default 1..100\n"
-	"  --minutes M        stop after so long; without --seeds: any number of seeds from 1 on\n"
-	"  --level L          0 1 5 6 10 50 60; default: drawn\n"
-	"  --members N        default: drawn\n"
-	"  --ops N            operations of one round; default: drawn\n"
-	"  --crashes N        rounds; default: drawn\n"
-	"  --raid-only        the volume without a filesystem\n"
-	"  --jobs N           seeds at a time; default 1\n"
-	"  --twice            run each seed twice and compare the traces\n"
-	"  --keep-going       go on after a failure\n"
-	"  --verbose          one line for each event:\n"
-	"       SECONDS MEMBER submit|done OP OFFSET+LENGTH SUM|RESULT; '--' begins a step\n"
-	"  -h, --help\n";
+    "usage: trussfs-sim [options]\n"
+    "  --seed N           run one seed, in this process\n"
+    "  --seeds A..B       run these; default 1..100\n"
+    "  --minutes M        stop after so long; without --seeds: any number of seeds from 1 on\n"
+    "  --level L          0 1 5 6 10 50 60; default: drawn\n"
+    "  --members N        default: drawn\n"
+    "  --ops N            operations of one round; default: drawn\n"
+    "  --crashes N        rounds; default: drawn\n"
+    "  --raid-only        the volume without a filesystem\n"
+    "  --jobs N           seeds at a time; default 1\n"
+    "  --twice            run each seed twice and compare the traces\n"
+    "  --keep-going       go on after a failure\n"
+    "  --verbose          one line for each event:\n"
+    "       SECONDS MEMBER submit|done OP OFFSET+LENGTH SUM|RESULT; '--' begins a step\n"
+    "  -h, --help\n";
 
 static const char *replay_line;
 
@@ -265,24 +267,36 @@ static uint64_t number(const char *text, char **end)
 	return x;
 }
 
-enum { OPT_SEED = 256, OPT_SEEDS, OPT_MINUTES, OPT_LEVEL, OPT_MEMBERS, OPT_OPS, OPT_CRASHES, OPT_RAID, OPT_JOBS,
-       OPT_KEEP, OPT_TWICE, OPT_VERBOSE };
+enum {
+	OPT_SEED = 256,
+	OPT_SEEDS,
+	OPT_MINUTES,
+	OPT_LEVEL,
+	OPT_MEMBERS,
+	OPT_OPS,
+	OPT_CRASHES,
+	OPT_RAID,
+	OPT_JOBS,
+	OPT_KEEP,
+	OPT_TWICE,
+	OPT_VERBOSE
+};
 
 static const struct option long_options[] = {
-	{"seed", required_argument, NULL, OPT_SEED},
-	{"seeds", required_argument, NULL, OPT_SEEDS},
-	{"minutes", required_argument, NULL, OPT_MINUTES},
-	{"level", required_argument, NULL, OPT_LEVEL},
-	{"members", required_argument, NULL, OPT_MEMBERS},
-	{"ops", required_argument, NULL, OPT_OPS},
-	{"crashes", required_argument, NULL, OPT_CRASHES},
-	{"raid-only", no_argument, NULL, OPT_RAID},
-	{"jobs", required_argument, NULL, OPT_JOBS},
-	{"twice", no_argument, NULL, OPT_TWICE},
-	{"keep-going", no_argument, NULL, OPT_KEEP},
-	{"verbose", no_argument, NULL, OPT_VERBOSE},
-	{"help", no_argument, NULL, 'h'},
-	{0},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"seeds", required_argument, NULL, OPT_SEEDS},
+    {"minutes", required_argument, NULL, OPT_MINUTES},
+    {"level", required_argument, NULL, OPT_LEVEL},
+    {"members", required_argument, NULL, OPT_MEMBERS},
+    {"ops", required_argument, NULL, OPT_OPS},
+    {"crashes", required_argument, NULL, OPT_CRASHES},
+    {"raid-only", no_argument, NULL, OPT_RAID},
+    {"jobs", required_argument, NULL, OPT_JOBS},
+    {"twice", no_argument, NULL, OPT_TWICE},
+    {"keep-going", no_argument, NULL, OPT_KEEP},
+    {"verbose", no_argument, NULL, OPT_VERBOSE},
+    {"help", no_argument, NULL, 'h'},
+    {0},
 };
 
 static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, bool *ret_one)
@@ -300,7 +314,8 @@ static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, 
 		case OPT_SEEDS:
 			p->first = number(optarg, &end);
 			if (strncmp(end, "..", 2)) {
-				fprintf(stderr, "trussfs-sim: --seeds: got %s, expected A..B\n", optarg);
+				fprintf(stderr, "trussfs-sim: --seeds: got %s, expected A..B\n",
+					optarg);
 				exit(2);
 			}
 			p->last = number(end + 2, NULL);
@@ -366,7 +381,8 @@ int main(int argc, char **argv)
 	} else {
 		run_many(&p, &o, &total, &passed, &failed);
 	}
-	printf("%llu rounds, %llu crashes (%llu in replay), %llu operations, %llu members lost, %llu replaced, "
+	printf("%llu rounds, %llu crashes (%llu in replay), %llu operations, %llu members lost, "
+	       "%llu replaced, "
 	       "%llu scrubs, %llu damaged, %llu remounts, %.0f simulated seconds, %.1f seconds\n",
 	       (unsigned long long)total.rounds, (unsigned long long)total.crashes,
 	       (unsigned long long)total.replay_crashes, (unsigned long long)total.ops,
@@ -374,6 +390,7 @@ int main(int argc, char **argv)
 	       (unsigned long long)total.scrubs, (unsigned long long)total.damages,
 	       (unsigned long long)total.remounts, (double)total.simulated_ns / 1e9,
 	       seconds() - begin);
-	printf("%llu passed, %llu failed\n", (unsigned long long)passed, (unsigned long long)failed);
+	printf("%llu passed, %llu failed\n", (unsigned long long)passed,
+	       (unsigned long long)failed);
 	return failed ? 1 : 0;
 }

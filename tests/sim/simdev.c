@@ -2,26 +2,30 @@
 /*
  * A simulated member in memory.
  *
- * The store is two levels of pointers to blocks with reference counts, so that a member costs what was written to
- * it, and a clone costs pointers. Each block address has two contents: `medium`, which is durable, and
- * `cache`, which is what a reader sees when it differs. In between stands the pending list: one entry for each block
- * of each write that is complete but not durable, in order of completion.
+ * The store is two levels of pointers to blocks with reference counts, so that a member costs what
+ * was written to it, and a clone costs pointers. Each block address has two contents: `medium`,
+ * which is durable, and `cache`, which is what a reader sees when it differs. In between stands the
+ * pending list: one entry for each block of each write that is complete but not durable, in order
+ * of completion.
  *
  *     completion of a write   append entries, point cache at them
  *     flush                   entries older than its submission, in order: medium = entry
- *     crash                   entries in order, sector by sector: medium = entry's sector, or not, or garbage;
- *                             then the cache is empty
+ *     crash                   entries in order, sector by sector: medium = entry's sector, or not,
+ * or garbage; then the cache is empty
  *
- * Since entries are applied in order and each may be passed over, any version of a sector between the durable
- * one and the newest can be the one that survives, which is all that a drive with a cache promises.
+ * Since entries are applied in order and each may be passed over, any version of a sector between
+ * the durable one and the newest can be the one that survives, which is all that a drive with a
+ * cache promises.
  *
- * What is in flight when a member freezes (crash, pulled) has by then written any of its sectors: it becomes
- * entries whose blocks are mixed from old and new. The same mixing serves failed and torn writes.
+ * What is in flight when a member freezes (crash, pulled) has by then written any of its sectors:
+ * it becomes entries whose blocks are mixed from old and new. The same mixing serves failed and
+ * torn writes.
  *
- * All I/O is in whole blocks, so entries are whole blocks whatever the sector size; sectors matter in the lottery only.
+ * All I/O is in whole blocks, so entries are whole blocks whatever the sector size; sectors matter
+ * in the lottery only.
  *
- * Data of a write is taken from memory block by block, some at submission and some at completion, as a DMA
- * engine might: whoever changes a buffer in flight writes a mixture and finds out.
+ * Data of a write is taken from memory block by block, some at submission and some at completion,
+ * as a DMA engine might: whoever changes a buffer in flight writes a mixture and finds out.
  */
 #include "simdev.h"
 #include "raid/buf.h"
@@ -29,13 +33,13 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define LEAF_BLOCKS 512
+#define LEAF_BLOCKS   512
 #define LATENCY_NS_LO (20 * 1000ull)
 #define LATENCY_NS_HI (200 * 1000ull)
-#define SLOW_ONE_IN 64
-#define SLOW_TIMES 30
-#define DEAD_NS_MAX (20 * 1000ull) /* how soon a dead handle answers -ENODEV */
-#define NS_PER_BLOCK 300ull        /* 13 GB/s: long I/O takes longer than short */
+#define SLOW_ONE_IN   64
+#define SLOW_TIMES    30
+#define DEAD_NS_MAX   (20 * 1000ull) /* how soon a dead handle answers -ENODEV */
+#define NS_PER_BLOCK  300ull	     /* 13 GB/s: long I/O takes longer than short */
 
 struct simblock {
 	uint32_t refs;
@@ -93,7 +97,8 @@ struct sim_io {
 	uint64_t off_bytes, len_bytes;
 	struct iovec *iov, one; /* our own copy: the submitter's dies at the deadline */
 	unsigned iov_count;
-	struct simblock **early; /* of a write: blocks taken at submission; NULL: taken at completion */
+	struct simblock *
+	    *early; /* of a write: blocks taken at submission; NULL: taken at completion */
 	uint64_t flush_seq;
 	uint64_t done_ns; /* when the device lets go; LOOP_NEVER: hung */
 	struct simfault fault;
@@ -386,7 +391,8 @@ static int carry_out_read(struct sim_io *s)
 		else
 			memset(to, 0, BLOCK_BYTES);
 		if (i == rot)
-			to[rng_below(&d->rng, BLOCK_BYTES)] ^= (uint8_t)(1u << rng_below(&d->rng, 8));
+			to[rng_below(&d->rng, BLOCK_BYTES)] ^=
+			    (uint8_t)(1u << rng_below(&d->rng, 8));
 	}
 	return 0;
 }
@@ -462,8 +468,8 @@ static void sim_io_free(struct sim_io *s)
 static enum world_point point_of(enum io_op op, bool done)
 {
 	static const enum world_point points[2][3] = {
-		{POINT_SUBMIT_READ, POINT_SUBMIT_WRITE, POINT_SUBMIT_FLUSH},
-		{POINT_DONE_READ, POINT_DONE_WRITE, POINT_DONE_FLUSH},
+	    {POINT_SUBMIT_READ, POINT_SUBMIT_WRITE, POINT_SUBMIT_FLUSH},
+	    {POINT_DONE_READ, POINT_DONE_WRITE, POINT_DONE_FLUSH},
 	};
 
 	return points[done][op];
@@ -490,8 +496,8 @@ static void sim_io_complete(struct sim_io *s)
 	world_trace(d->world, 'd' << 8 | s->op, d->id, s->off_bytes, (uint64_t)(int64_t)result);
 	if (world_is_verbose(d->world))
 		world_say(d->world, "%s done %s %llu+%llu: %d%s", d->name, op_text[s->op],
-			  (unsigned long long)s->off_bytes, (unsigned long long)s->len_bytes, result,
-			  io ? "" : " (too late)");
+			  (unsigned long long)s->off_bytes, (unsigned long long)s->len_bytes,
+			  result, io ? "" : " (too late)");
 	sim_io_free(s);
 	if (io)
 		io_done(io, result);
@@ -521,17 +527,17 @@ static void sim_io_fire(struct world_event *ev)
 static bool fault_matches(const struct simfault *f, const struct sim_io *s)
 {
 	static const uint8_t by_kind[] = {
-		[SIMFAULT_EIO_READ] = SIMFAULT_ON_READ,
-		[SIMFAULT_EIO_WRITE] = SIMFAULT_ON_WRITE,
-		[SIMFAULT_EIO_FLUSH] = SIMFAULT_ON_FLUSH,
-		[SIMFAULT_LOST] = SIMFAULT_ON_WRITE,
-		[SIMFAULT_MISDIRECTED] = SIMFAULT_ON_WRITE,
-		[SIMFAULT_DUPLICATE] = SIMFAULT_ON_WRITE,
-		[SIMFAULT_TORN] = SIMFAULT_ON_WRITE,
-		[SIMFAULT_LYING_FLUSH] = SIMFAULT_ON_FLUSH,
-		[SIMFAULT_ROT_READ] = SIMFAULT_ON_READ,
-		[SIMFAULT_HANG] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
-		[SIMFAULT_DELAY] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_EIO_READ] = SIMFAULT_ON_READ,
+	    [SIMFAULT_EIO_WRITE] = SIMFAULT_ON_WRITE,
+	    [SIMFAULT_EIO_FLUSH] = SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_LOST] = SIMFAULT_ON_WRITE,
+	    [SIMFAULT_MISDIRECTED] = SIMFAULT_ON_WRITE,
+	    [SIMFAULT_DUPLICATE] = SIMFAULT_ON_WRITE,
+	    [SIMFAULT_TORN] = SIMFAULT_ON_WRITE,
+	    [SIMFAULT_LYING_FLUSH] = SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_ROT_READ] = SIMFAULT_ON_READ,
+	    [SIMFAULT_HANG] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_DELAY] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
 	};
 	unsigned on = by_kind[f->kind];
 
@@ -618,7 +624,8 @@ static struct sim_io *sim_io_new(struct handle *h, struct io *io)
 			memcpy(s->iov, io->iov, s->iov_count * sizeof(*s->iov));
 		}
 		/* The rules of io.h for callers. */
-		assert(s->len_bytes && s->off_bytes % BLOCK_BYTES == 0 && s->len_bytes % BLOCK_BYTES == 0);
+		assert(s->len_bytes && s->off_bytes % BLOCK_BYTES == 0 &&
+		       s->len_bytes % BLOCK_BYTES == 0);
 		for (unsigned i = 0; i < s->iov_count; i++) {
 			assert((uintptr_t)s->iov[i].iov_base % BLOCK_BYTES == 0);
 			assert(s->iov[i].iov_len && s->iov[i].iov_len % BLOCK_BYTES == 0);
@@ -688,7 +695,7 @@ static void simdev_close(struct dev *dev)
 	struct handle *h = container_of(dev, struct handle, dev);
 	struct sim_io *s;
 
-	list_for_each(s, &h->d->inflight, node)
+	list_for_each (s, &h->d->inflight, node)
 		assert(s->h != h || !s->io); /* only abandoned I/O may be left */
 	h->closed = true;
 	h->d->handle_count--;
@@ -696,22 +703,23 @@ static void simdev_close(struct dev *dev)
 }
 
 static const struct dev_ops simdev_ops = {
-	.submit = simdev_submit,
-	.close = simdev_close,
+    .submit = simdev_submit,
+    .close = simdev_close,
 };
 
 /* ---- the member ---- */
 
-/* Every handle dies; what is in flight has written any of its sectors and completes with -ENODEV. */
+/* Every handle dies; what is in flight has written any of its sectors and completes with -ENODEV.
+ */
 static void member_freeze(struct simdev *d)
 {
 	struct world *w = d->world;
 	struct handle *h;
 	struct sim_io *s, *tmp;
 
-	list_for_each(h, &d->handles, node)
+	list_for_each (h, &d->handles, node)
 		h->dead = true;
-	list_for_each_safe(s, tmp, &d->inflight, node) {
+	list_for_each_safe (s, tmp, &d->inflight, node) {
 		if (s->dying)
 			continue;
 		if (s->op == IO_WRITE && !d->read_only &&
@@ -745,13 +753,13 @@ void simdev_params_random(struct simdev_params *p, struct rng *r, uint64_t size_
 	static const uint64_t grains[] = {1, 1, 1000, 50000};
 
 	*p = (struct simdev_params){
-		.size_bytes = size_bytes,
-		.sector_bytes = rng_chance(r, 1, 2) ? 512 : 4096,
-		.volatile_cache = rng_chance(r, 7, 8),
-		.latency_ns_lo = rng_range(r, 1000, 50000),
-		.latency_grain_ns = grains[rng_below(r, ARRAY_SIZE(grains))],
-		.crash_keep = (unsigned)rng_range(r, 10, 90),
-		.crash_garble = (unsigned)rng_below(r, 20),
+	    .size_bytes = size_bytes,
+	    .sector_bytes = rng_chance(r, 1, 2) ? 512 : 4096,
+	    .volatile_cache = rng_chance(r, 7, 8),
+	    .latency_ns_lo = rng_range(r, 1000, 50000),
+	    .latency_grain_ns = grains[rng_below(r, ARRAY_SIZE(grains))],
+	    .crash_keep = (unsigned)rng_range(r, 10, 90),
+	    .crash_garble = (unsigned)rng_below(r, 20),
 	};
 	p->latency_ns_hi = p->latency_ns_lo + rng_range(r, 1000, 400000);
 }
@@ -816,7 +824,7 @@ void simdev_free(struct simdev *d)
 	if (!d)
 		return;
 	assert(!d->handle_count);
-	list_for_each_safe(s, tmp, &d->inflight, node) {
+	list_for_each_safe (s, tmp, &d->inflight, node) {
 		assert(!s->io);
 		sim_io_free(s);
 	}
@@ -866,12 +874,12 @@ struct dev *simdev_open(struct simdev *d)
 	h->d = d;
 	h->dead = d->gone || world_crashed(d->world);
 	h->dev = (struct dev){
-		.ops = &simdev_ops,
-		.size_bytes = d->params.size_bytes,
-		.sector_bytes = d->params.sector_bytes,
-		.volatile_cache = d->params.volatile_cache,
-		.read_only = d->read_only,
-		.deadline_ns = IO_DEADLINE_NS_DEFAULT,
+	    .ops = &simdev_ops,
+	    .size_bytes = d->params.size_bytes,
+	    .sector_bytes = d->params.sector_bytes,
+	    .volatile_cache = d->params.volatile_cache,
+	    .read_only = d->read_only,
+	    .deadline_ns = IO_DEADLINE_NS_DEFAULT,
 	};
 	snprintf(h->dev.name, sizeof(h->dev.name), "%s", d->name);
 	snprintf(h->dev.serial, sizeof(h->dev.serial), "SIM-%.50s", d->name);
@@ -1077,7 +1085,7 @@ void simdev_unhang(struct simdev *d)
 {
 	struct sim_io *s;
 
-	list_for_each(s, &d->inflight, node) {
+	list_for_each (s, &d->inflight, node) {
 		if (s->done_ns != LOOP_NEVER || s->dying)
 			continue;
 		s->done_ns = world_now_ns(d->world);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A simulated member. The *member* is the thing in the slot: it outlives crashes and whoever opened it. A *handle*
- * is the struct dev that the volume opens, uses and closes.
+ * A simulated member. The *member* is the thing in the slot: it outlives crashes and whoever opened
+ * it. A *handle* is the struct dev that the volume opens, uses and closes.
  *
  * What a member promises, and no more:
- *   - with a volatile cache, a write is durable after a flush that was submitted after the write had
- *     completed; without one, when it has completed;
- *   - at a crash each sector of each write that was not durable, and of each write in flight, is by itself
- *     kept, dropped or garbled; of several versions of a sector any may be the one that stays;
- *   - I/O completes in any order; what overlaps takes effect in order of completion; data is taken from memory at
- *     any time between submission and completion;
+ *   - with a volatile cache, a write is durable after a flush that was submitted after the write
+ * had completed; without one, when it has completed;
+ *   - at a crash each sector of each write that was not durable, and of each write in flight, is by
+ * itself kept, dropped or garbled; of several versions of a sector any may be the one that stays;
+ *   - I/O completes in any order; what overlaps takes effect in order of completion; data is taken
+ * from memory at any time between submission and completion;
  *   - a failed write leaves any of its sectors written.
  */
 #ifndef SIM_SIMDEV_H
@@ -24,11 +24,13 @@ struct simdev_params {
 	uint64_t size_bytes;   /* rounded down to BLOCK_BYTES */
 	uint32_t sector_bytes; /* 512 or 4096 */
 	bool volatile_cache;
-	/* Latency of one I/O: lo .. hi, and in one of 64 cases 30 times that. 0, 0: 20 us .. 200 us. */
+	/* Latency of one I/O: lo .. hi, and in one of 64 cases 30 times that. 0, 0: 20 us .. 200
+	 * us. */
 	uint64_t latency_ns_lo, latency_ns_hi;
 	/* Latencies are multiples of it, so that completions coincide; 0: 1. */
 	uint64_t latency_grain_ns;
-	/* Of 100 sectors not durable at a crash: how many are kept, how many garbled; the rest is dropped. */
+	/* Of 100 sectors not durable at a crash: how many are kept, how many garbled; the rest is
+	 * dropped. */
 	unsigned crash_keep, crash_garble;
 };
 /* Sizes, cache and latencies drawn from r; 512-byte sectors or 4096, caches mostly volatile. */
@@ -39,11 +41,12 @@ struct simdev *simdev_new(struct world *w, const char *name, const struct simdev
 /* No handle may be open. Takes NULL. */
 void simdev_free(struct simdev *d);
 /*
- * A new member with the content that a reader sees now, sharing memory with the old one until either changes. For
- * copies made with dd, and for the old member put back.
+ * A new member with the content that a reader sees now, sharing memory with the old one until
+ * either changes. For copies made with dd, and for the old member put back.
  */
 struct simdev *simdev_clone(struct simdev *d, const char *name);
-/* The member takes over what `from` holds (of the same size); its own content and cache are gone. No I/O in flight. */
+/* The member takes over what `from` holds (of the same size); its own content and cache are gone.
+ * No I/O in flight. */
 void simdev_revert(struct simdev *d, struct simdev *from);
 
 /* A handle; closed by dev_close. NULL without memory. Several may be open (nothing locks here). */
@@ -66,7 +69,8 @@ void simdev_rot(struct simdev *d, uint64_t off_bytes, size_t len, unsigned bits)
 void simdev_zero(struct simdev *d, uint64_t off_bytes, size_t len);
 /* Whether anything but zeros was ever written to the block at this offset. */
 bool simdev_written(struct simdev *d, uint64_t off_bytes);
-/* As a crash does it to this member alone, at once: what is not durable is kept, dropped or garbled. */
+/* As a crash does it to this member alone, at once: what is not durable is kept, dropped or
+ * garbled. */
 void simdev_lose_cache(struct simdev *d);
 /* Sectors that are not durable: blocks in the pending list. */
 uint64_t simdev_pending_blocks(const struct simdev *d);
@@ -75,34 +79,37 @@ uint64_t simdev_pending_blocks(const struct simdev *d);
 
 enum simfault_kind {
 	SIMFAULT_EIO_READ,
-	SIMFAULT_EIO_WRITE,  /* any of its sectors may have been written */
-	SIMFAULT_EIO_FLUSH,  /* nothing became durable by it */
-	SIMFAULT_LOST,       /* a write says success and does nothing */
-	SIMFAULT_MISDIRECTED,/* it goes to param bytes further (wrapping) instead */
-	SIMFAULT_DUPLICATE,  /* it goes there as well */
-	SIMFAULT_TORN,       /* it says success and writes only some of its sectors */
-	SIMFAULT_LYING_FLUSH,/* a flush says success and does nothing */
-	SIMFAULT_ROT_READ,   /* a read returns one wrong bit; the medium is as it was */
-	SIMFAULT_HANG,       /* the device never lets go; the submitter hears of it at the deadline */
-	SIMFAULT_DELAY,      /* param nanoseconds longer */
+	SIMFAULT_EIO_WRITE,   /* any of its sectors may have been written */
+	SIMFAULT_EIO_FLUSH,   /* nothing became durable by it */
+	SIMFAULT_LOST,	      /* a write says success and does nothing */
+	SIMFAULT_MISDIRECTED, /* it goes to param bytes further (wrapping) instead */
+	SIMFAULT_DUPLICATE,   /* it goes there as well */
+	SIMFAULT_TORN,	      /* it says success and writes only some of its sectors */
+	SIMFAULT_LYING_FLUSH, /* a flush says success and does nothing */
+	SIMFAULT_ROT_READ,    /* a read returns one wrong bit; the medium is as it was */
+	SIMFAULT_HANG,	/* the device never lets go; the submitter hears of it at the deadline */
+	SIMFAULT_DELAY, /* param nanoseconds longer */
 };
 enum { SIMFAULT_ON_READ = 1, SIMFAULT_ON_WRITE = 2, SIMFAULT_ON_FLUSH = 4 };
 struct simfault {
 	enum simfault_kind kind;
-	uint64_t off_bytes, len_bytes; /* hit by I/O that overlaps; len 0: the whole member. Flushes always match */
-	uint64_t skip;                 /* matching I/O to let pass first */
-	uint64_t count;                /* how many to hit; 0: for good */
+	uint64_t off_bytes,
+	    len_bytes; /* hit by I/O that overlaps; len 0: the whole member. Flushes always match */
+	uint64_t skip; /* matching I/O to let pass first */
+	uint64_t count; /* how many to hit; 0: for good */
 	uint64_t param;
-	unsigned on;                   /* HANG and DELAY: which I/O; 0: all */
-	unsigned part, whole;          /* of the matching I/O hit only some, by the seed; 0: all */
+	unsigned on;	      /* HANG and DELAY: which I/O; 0: all */
+	unsigned part, whole; /* of the matching I/O hit only some, by the seed; 0: all */
 };
 #define SIMFAULTS_MAX 64
-/* Added behind those that are there; each I/O meets the first one that matches. -ENOSPC past SIMFAULTS_MAX. */
+/* Added behind those that are there; each I/O meets the first one that matches. -ENOSPC past
+ * SIMFAULTS_MAX. */
 int simdev_fault(struct simdev *d, const struct simfault *fault);
 void simdev_faults_clear(struct simdev *d);
 /* How many I/O were hit by a fault since the member was made. */
 uint64_t simdev_faults_hit(const struct simdev *d);
-/* Pulled: what is in flight and all that comes fails with -ENODEV; its cache dies as in a crash if lose_cache. */
+/* Pulled: what is in flight and all that comes fails with -ENODEV; its cache dies as in a crash if
+ * lose_cache. */
 void simdev_vanish(struct simdev *d, bool lose_cache);
 /* Put back as it was. Old handles stay dead. */
 void simdev_return(struct simdev *d);

@@ -2,14 +2,15 @@
 /*
  * The workload.
  *
- * Each worker has a home directory and, in the directory that all share, the names that begin with its number. So
- * the oracle knows the one right answer to everything a worker asks, errors included, while the trees, the
- * journal, the buffer and one directory are contended.
+ * Each worker has a home directory and, in the directory that all share, the names that begin with
+ * its number. So the oracle knows the one right answer to everything a worker asks, errors
+ * included, while the trees, the journal, the buffer and one directory are contended.
  *
- * After a crash any call may return any error; the operation stays "begun" in the oracle. Before it, only the predicted
- * answer and, where space is needed, -ENOSPC are right.
+ * After a crash any call may return any error; the operation stays "begun" in the oracle. Before
+ * it, only the predicted answer and, where space is needed, -ENOSPC are right.
  *
- * Data tells where it comes from: each 8-byte word of a file is the tick of its write and its position.
+ * Data tells where it comes from: each 8-byte word of a file is the tick of its write and its
+ * position.
  */
 #include "workload.h"
 #include "raid/buf.h"
@@ -21,14 +22,14 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define IO_BYTES_MAX (512u << 10)
+#define IO_BYTES_MAX	 (512u << 10)
 #define FILE_BYTES_SMALL (96u << 10)
-#define FILE_BYTES_BIG (3u << 20)
-#define FAR_BYTES_MAX (1ull << 32)
-#define DEPTH_MAX 6
-#define XATTR_BYTES_MAX 20000u
-#define FOUND_DIRS_MAX 4096
-#define READ_BYTES (256u << 10)
+#define FILE_BYTES_BIG	 (3u << 20)
+#define FAR_BYTES_MAX	 (1ull << 32)
+#define DEPTH_MAX	 6
+#define XATTR_BYTES_MAX	 20000u
+#define FOUND_DIRS_MAX	 4096
+#define READ_BYTES	 (256u << 10)
 
 static const struct fs_cred root_cred;
 
@@ -52,7 +53,8 @@ static void say(struct worker *w, const char *format, ...)
 }
 
 /*
- * 0 when the result is the one wanted; else, after a crash, an error to end the worker with. A wrong result fails the seed.
+ * 0 when the result is the one wanted; else, after a crash, an error to end the worker with. A
+ * wrong result fails the seed.
  */
 static int expect(struct worker *w, int err, int want, const char *what)
 {
@@ -133,7 +135,8 @@ static void pick_name(struct worker *w, const struct mobj *dir, char name[MODEL_
 	if (dir->shared)
 		n = snprintf(name, MODEL_NAME_BYTES, "w%u-", w->number);
 	if (rng_chance(&w->rng, 1, 24)) {
-		memset(name + n, 'a' + (int)rng_below(&w->rng, 3), MODEL_NAME_BYTES - 1 - (size_t)n);
+		memset(name + n, 'a' + (int)rng_below(&w->rng, 3),
+		       MODEL_NAME_BYTES - 1 - (size_t)n);
 		name[MODEL_NAME_BYTES - 1] = 0;
 		return;
 	}
@@ -164,7 +167,8 @@ static const char *short_name(const char *name)
 
 static int op_make(struct worker *w)
 {
-	static const enum mtype types[] = {M_REG, M_REG, M_REG, M_REG, M_DIR, M_DIR, M_SYMLINK, M_FIFO, M_CHR};
+	static const enum mtype types[] = {M_REG, M_REG,     M_REG,  M_REG, M_DIR,
+					   M_DIR, M_SYMLINK, M_FIFO, M_CHR};
 	struct work *work = w->work;
 	struct mobj *dir = pick_dir(w), *o = NULL;
 	enum mtype type = types[rng_below(&w->rng, ARRAY_SIZE(types))];
@@ -183,7 +187,7 @@ static int op_make(struct worker *w)
 		minor = (uint32_t)rng_range(&w->rng, 1, 200);
 	if (type == M_SYMLINK) {
 		size_t n = rng_chance(&w->rng, 1, 8) ? rng_range(&w->rng, 1, FS_SYMLINK_BYTES_MAX)
-						      : rng_range(&w->rng, 1, 60);
+						     : rng_range(&w->rng, 1, 60);
 
 		memset(target, 'a' + (int)rng_below(&w->rng, 26), n);
 		target[n] = 0;
@@ -192,7 +196,8 @@ static int op_make(struct worker *w)
 	op = model_begin(&work->model, w->number, "make type %d %llu/%s mode %o", (int)type,
 			 (unsigned long long)dir->ino, short_name(name), mode);
 	if (!there)
-		o = model_create(op, dir, name, type, mode, minor, type == M_SYMLINK ? target : NULL);
+		o = model_create(op, dir, name, type, mode, minor,
+				 type == M_SYMLINK ? target : NULL);
 	switch (type) {
 	case M_DIR:
 		err = fs_mkdir(work->fs, dir->ino, name, mode, &root_cred, &attr);
@@ -207,7 +212,8 @@ static int op_make(struct worker *w)
 		err = fs_mknod(work->fs, dir->ino, name, S_IFIFO | mode, 0, 0, &root_cred, &attr);
 		break;
 	default:
-		err = fs_mknod(work->fs, dir->ino, name, S_IFCHR | mode, 0, minor, &root_cred, &attr);
+		err =
+		    fs_mknod(work->fs, dir->ino, name, S_IFCHR | mode, 0, minor, &root_cred, &attr);
 		break;
 	}
 	if (!err && o) {
@@ -251,8 +257,9 @@ static int op_link(struct worker *w)
 		return 0;
 	pick_name(w, dir, name);
 	want = model_lookup(dir, name) ? -EEXIST : 0;
-	op = model_begin(&work->model, w->number, "link %llu to %llu/%s", (unsigned long long)o->ino,
-			 (unsigned long long)dir->ino, short_name(name));
+	op =
+	    model_begin(&work->model, w->number, "link %llu to %llu/%s", (unsigned long long)o->ino,
+			(unsigned long long)dir->ino, short_name(name));
 	if (!want)
 		model_link(op, o, dir, name);
 	err = fs_link(work->fs, o->ino, dir->ino, name, &attr);
@@ -320,7 +327,13 @@ static int rename_want(const struct mobj *dir, const struct mobj *from, const st
 
 static int op_rename(struct worker *w)
 {
-	static const unsigned all_flags[] = {0, 0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT,
+	static const unsigned all_flags[] = {0,
+					     0,
+					     0,
+					     0,
+					     RENAME_NOREPLACE,
+					     RENAME_EXCHANGE,
+					     RENAME_WHITEOUT,
 					     RENAME_NOREPLACE | RENAME_WHITEOUT};
 	struct work *work = w->work;
 	struct mobj *dir = pick_dir(w), *new_dir = pick_dir(w), *from, *to, *white = NULL;
@@ -344,8 +357,8 @@ static int op_rename(struct worker *w)
 		return 0;
 	want = rename_want(dir, from, new_dir, to, flags);
 	op = model_begin(&work->model, w->number, "rename %llu/%s to %llu/%s flags %u",
-			 (unsigned long long)dir->ino, short_name(name), (unsigned long long)new_dir->ino,
-			 short_name(new_name), flags);
+			 (unsigned long long)dir->ino, short_name(name),
+			 (unsigned long long)new_dir->ino, short_name(new_name), flags);
 	if (!want && from != to) {
 		if (flags & RENAME_EXCHANGE)
 			model_exchange(op, dir, name, new_dir, new_name);
@@ -356,7 +369,8 @@ static int op_rename(struct worker *w)
 	}
 	err = fs_rename(work->fs, dir->ino, name, new_dir->ino, new_name, flags);
 	if (!err && white && !crashed(w)) {
-		err = expect(w, fs_lookup(work->fs, dir->ino, name, &attr), 0, "lookup of a whiteout");
+		err = expect(w, fs_lookup(work->fs, dir->ino, name, &attr), 0,
+			     "lookup of a whiteout");
 		if (err)
 			return err;
 		white->ino = attr.ino;
@@ -396,7 +410,8 @@ static int op_chmod(struct worker *w)
 	if (!o || o->type == M_SYMLINK)
 		return 0;
 	attr.mode = (uint32_t)rng_below(&w->rng, 01000);
-	op = model_begin(&work->model, w->number, "chmod %llu %o", (unsigned long long)o->ino, attr.mode);
+	op = model_begin(&work->model, w->number, "chmod %llu %o", (unsigned long long)o->ino,
+			 attr.mode);
 	model_chmod(op, o, attr.mode);
 	err = fs_setattr(work->fs, o->ino, &attr, FS_SET_MODE, &now);
 	return finish(w, op, err, 0, true);
@@ -420,7 +435,8 @@ static int op_xattr(struct worker *w)
 	old = model_xattr(o, name);
 	if (rng_chance(&w->rng, 1, 4)) {
 		want = old ? 0 : -ENODATA;
-		op = model_begin(&work->model, w->number, "removexattr %llu %s", (unsigned long long)o->ino, name);
+		op = model_begin(&work->model, w->number, "removexattr %llu %s",
+				 (unsigned long long)o->ino, name);
 		if (!want)
 			model_setxattr(op, o, name, NULL, 0);
 		err = fs_removexattr(work->fs, o->ino, name);
@@ -431,8 +447,8 @@ static int op_xattr(struct worker *w)
 	if (!old && (flags & XATTR_REPLACE))
 		want = -ENODATA;
 	rng_fill(&w->rng, w->bytes, len);
-	op = model_begin(&work->model, w->number, "setxattr %llu %s %zu flags %d", (unsigned long long)o->ino,
-			 name, len, flags);
+	op = model_begin(&work->model, w->number, "setxattr %llu %s %zu flags %d",
+			 (unsigned long long)o->ino, name, len, flags);
 	if (!want)
 		model_setxattr(op, o, name, w->bytes, len);
 	err = fs_setxattr(work->fs, o->ino, name, w->bytes, len, flags);
@@ -451,15 +467,17 @@ static int op_xattr_read(struct worker *w)
 	for (unsigned i = 0; i < o->xattr_count; i++) {
 		const struct mxattr *x = &o->xattrs[i];
 
-		stop = expect(w, fs_getxattr(work->fs, o->ino, x->name, w->bytes, IO_BYTES_MAX, &len), 0,
-			      "getxattr");
+		stop =
+		    expect(w, fs_getxattr(work->fs, o->ino, x->name, w->bytes, IO_BYTES_MAX, &len),
+			   0, "getxattr");
 		if (stop)
 			return stop;
 		rig_must(work->rig, len == x->len && !memcmp(w->bytes, x->value, len),
 			 "inode %llu: attribute %s is wrong", (unsigned long long)o->ino, x->name);
 		names += strlen(x->name) + 1;
 	}
-	stop = expect(w, fs_listxattr(work->fs, o->ino, (char *)w->bytes, IO_BYTES_MAX, &len), 0, "listxattr");
+	stop = expect(w, fs_listxattr(work->fs, o->ino, (char *)w->bytes, IO_BYTES_MAX, &len), 0,
+		      "listxattr");
 	if (stop)
 		return stop;
 	rig_must(work->rig, len == names, "inode %llu: %zu bytes of attribute names, expected %zu",
@@ -482,8 +500,9 @@ static int op_getattr(struct worker *w)
 		return stop;
 	rig_must(work->rig, (attr.mode & 07777) == o->mode, "inode %llu: mode %o, expected %o",
 		 (unsigned long long)o->ino, attr.mode, o->mode);
-	rig_must(work->rig, o->type == M_DIR || attr.links == o->links, "inode %llu: %u links, expected %u",
-		 (unsigned long long)o->ino, attr.links, o->links);
+	rig_must(work->rig, o->type == M_DIR || attr.links == o->links,
+		 "inode %llu: %u links, expected %u", (unsigned long long)o->ino, attr.links,
+		 o->links);
 	rig_must(work->rig, o->type != M_REG || attr.size == model_size(o),
 		 "inode %llu: size %llu, expected %llu", (unsigned long long)o->ino,
 		 (unsigned long long)attr.size, (unsigned long long)model_size(o));
@@ -506,8 +525,8 @@ static int op_lookup(struct worker *w)
 		fs_unref(work->fs, attr.ino, 1);
 	if (!stop && o)
 		rig_must(work->rig, attr.ino == o->ino, "%llu/%s is %llu, expected %llu",
-			 (unsigned long long)dir->ino, short_name(name), (unsigned long long)attr.ino,
-			 (unsigned long long)o->ino);
+			 (unsigned long long)dir->ino, short_name(name),
+			 (unsigned long long)attr.ino, (unsigned long long)o->ino);
 	return stop;
 }
 
@@ -519,14 +538,14 @@ struct listing {
 		char name[MODEL_NAME_BYTES];
 		uint64_t ino;
 		unsigned dtype;
-	} *entries;
+	} * entries;
 	unsigned count, cap, dots;
 	unsigned until; /* stops after so many: then it is to be called again */
 	uint64_t cookie;
 };
 
-static bool listing_emit(void *arg, const char *name, uint64_t ino, unsigned dtype, uint64_t cookie_next,
-			 const struct fs_attr *attr)
+static bool listing_emit(void *arg, const char *name, uint64_t ino, unsigned dtype,
+			 uint64_t cookie_next, const struct fs_attr *attr)
 {
 	struct listing *l = arg;
 
@@ -576,22 +595,25 @@ static int op_readdir(struct worker *w)
 
 	if (stop)
 		goto out;
-	rig_must(work->rig, l.dots == 2, "directory %llu has %u dots", (unsigned long long)dir->ino, l.dots);
+	rig_must(work->rig, l.dots == 2, "directory %llu has %u dots", (unsigned long long)dir->ino,
+		 l.dots);
 	for (unsigned i = 0; i < dir->entry_count; i++)
 		want += own(w, dir->entries[i].obj);
 	for (unsigned i = 0; i < l.count; i++) {
 		struct mobj *o;
 
-		if (dir->shared && (l.entries[i].name[0] != 'w' || l.entries[i].name[1] != (char)('0' + w->number)))
+		if (dir->shared && (l.entries[i].name[0] != 'w' ||
+				    l.entries[i].name[1] != (char)('0' + w->number)))
 			continue;
 		o = model_lookup(dir, l.entries[i].name);
-		rig_must(work->rig, o && o->ino == l.entries[i].ino, "directory %llu: %s is %llu, expected %llu",
-			 (unsigned long long)dir->ino, short_name(l.entries[i].name),
-			 (unsigned long long)l.entries[i].ino, o ? (unsigned long long)o->ino : 0);
+		rig_must(work->rig, o && o->ino == l.entries[i].ino,
+			 "directory %llu: %s is %llu, expected %llu", (unsigned long long)dir->ino,
+			 short_name(l.entries[i].name), (unsigned long long)l.entries[i].ino,
+			 o ? (unsigned long long)o->ino : 0);
 		have++;
 	}
-	rig_must(work->rig, have == want, "directory %llu: %u names, expected %u", (unsigned long long)dir->ino,
-		 have, want);
+	rig_must(work->rig, have == want, "directory %llu: %u names, expected %u",
+		 (unsigned long long)dir->ino, have, want);
 out:
 	free(l.entries);
 	return stop;
@@ -605,10 +627,11 @@ static int op_readlink(struct worker *w)
 
 	if (!o)
 		return 0;
-	stop = expect(w, fs_readlink(work->fs, o->ino, (char *)w->bytes, FS_SYMLINK_BYTES_MAX + 1), 0, "readlink");
+	stop = expect(w, fs_readlink(work->fs, o->ino, (char *)w->bytes, FS_SYMLINK_BYTES_MAX + 1),
+		      0, "readlink");
 	if (!stop)
-		rig_must(work->rig, !strcmp((char *)w->bytes, o->target), "symlink %llu leads elsewhere",
-			 (unsigned long long)o->ino);
+		rig_must(work->rig, !strcmp((char *)w->bytes, o->target),
+			 "symlink %llu leads elsewhere", (unsigned long long)o->ino);
 	return stop;
 }
 
@@ -672,8 +695,8 @@ static void fill(struct worker *w, uint64_t off, size_t len)
 }
 
 /* Pool memory as fs_read wants it, and its answer checked against `want`. */
-static int read_into(struct rig *g, struct fs *fs, uint64_t ino, uint64_t off, size_t len, uint8_t *out,
-		     size_t *ret_len)
+static int read_into(struct rig *g, struct fs *fs, uint64_t ino, uint64_t off, size_t len,
+		     uint8_t *out, size_t *ret_len)
 {
 	uint8_t *pool = buf_get_wait(ROUND_UP(len, (size_t)BLOCK_BYTES) + BLOCK_BYTES);
 	void *data = NULL;
@@ -701,7 +724,8 @@ static int settle(struct worker *w, struct mobj *o, uint64_t off, uint64_t len)
 	if (stop)
 		return stop;
 	n = MIN(ROUND_UP(off + len, BLOCK_BYTES) - from, (uint64_t)IO_BYTES_MAX);
-	stop = expect(w, read_into(work->rig, work->fs, o->ino, from, n, w->bytes, &got), 0, "read");
+	stop =
+	    expect(w, read_into(work->rig, work->fs, o->ino, from, n, w->bytes, &got), 0, "read");
 	if (stop)
 		return stop;
 	model_data_settle(&work->model, o, from, w->bytes, got, attr.size);
@@ -723,8 +747,8 @@ static int op_write(struct worker *w)
 	len = pick_len(w, off % BLOCK_BYTES == 0 && rng_chance(&w->rng, 1, 2));
 	written = model_written(o, off, len);
 	fill(w, off, len);
-	say(w, "write %llu %llu+%zu tick %llu", (unsigned long long)o->ino, (unsigned long long)off, len,
-	    (unsigned long long)work->model.tick + 1);
+	say(w, "write %llu %llu+%zu tick %llu", (unsigned long long)o->ino, (unsigned long long)off,
+	    len, (unsigned long long)work->model.tick + 1);
 	model_write(&work->model, o, off, w->bytes, len);
 	err = fs_write(work->fs, o->ino, off, w->bytes, len, false);
 	say(w, "wrote: %d", err);
@@ -750,7 +774,9 @@ static int op_truncate(struct worker *w)
 
 	if (!o)
 		return 0;
-	attr.size = rng_chance(&w->rng, 1, 4) ? 0 : rng_below(&w->rng, MIN(model_size(o), file_max(w)) + 5000);
+	attr.size = rng_chance(&w->rng, 1, 4)
+			? 0
+			: rng_below(&w->rng, MIN(model_size(o), file_max(w)) + 5000);
 	if (rng_chance(&w->rng, 1, 16))
 		attr.size = rng_below(&w->rng, FAR_BYTES_MAX);
 	say(w, "truncate %llu to %llu", (unsigned long long)o->ino, (unsigned long long)attr.size);
@@ -768,8 +794,11 @@ static int op_truncate(struct worker *w)
 
 static int op_fallocate(struct worker *w)
 {
-	static const int modes[] = {0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				    FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE,
+	static const int modes[] = {0,
+				    FALLOC_FL_KEEP_SIZE,
+				    FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				    FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				    FALLOC_FL_ZERO_RANGE,
 				    FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE};
 	struct work *work = w->work;
 	struct mobj *o = pick(w, M_REG, false);
@@ -782,8 +811,8 @@ static int op_fallocate(struct worker *w)
 	off = pick_off(w, o);
 	len = pick_len(w, rng_chance(&w->rng, 1, 2));
 	size = model_size(o);
-	say(w, "fallocate %llu mode %d %llu+%llu", (unsigned long long)o->ino, mode, (unsigned long long)off,
-	    (unsigned long long)len);
+	say(w, "fallocate %llu mode %d %llu+%llu", (unsigned long long)o->ino, mode,
+	    (unsigned long long)off, (unsigned long long)len);
 	if (zero && off < size)
 		model_zero(&work->model, o, off, MIN(len, size - off));
 	if (!(mode & FALLOC_FL_KEEP_SIZE))
@@ -814,7 +843,8 @@ static int op_read(struct worker *w)
 	len = rng_chance(&w->rng, 1, 4) ? IO_BYTES_MAX : pick_len(w, false);
 	size = model_size(o);
 	expected = off < size ? MIN(len, size - off) : 0;
-	stop = expect(w, read_into(work->rig, work->fs, o->ino, off, len, w->bytes, &got), 0, "read");
+	stop =
+	    expect(w, read_into(work->rig, work->fs, o->ino, off, len, w->bytes, &got), 0, "read");
 	if (stop)
 		return stop;
 	rig_must(work->rig, got == expected, "read of %llu %llu+%zu gave %zu bytes, expected %zu",
@@ -822,8 +852,9 @@ static int op_read(struct worker *w)
 	model_read(o, off, want, got);
 	for (size_t i = 0; i < got; i++)
 		rig_must(work->rig, w->bytes[i] == want[i],
-			 "read of %llu %llu+%zu: byte %llu is %02x, expected %02x", (unsigned long long)o->ino,
-			 (unsigned long long)off, len, (unsigned long long)(off + i), w->bytes[i], want[i]);
+			 "read of %llu %llu+%zu: byte %llu is %02x, expected %02x",
+			 (unsigned long long)o->ino, (unsigned long long)off, len,
+			 (unsigned long long)(off + i), w->bytes[i], want[i]);
 	return 0;
 }
 
@@ -853,9 +884,11 @@ static int op_lseek(struct worker *w)
 		uint8_t *bytes = b->v[b->count - 1].data;
 
 		for (unsigned j = 0; bytes && j < BLOCK_BYTES; j++)
-			rig_must(work->rig, !bytes[j] || at + j < off || at + j >= to || at + j >= size,
-				 "SEEK_DATA from %llu of %llu passed over byte %llu", (unsigned long long)off,
-				 (unsigned long long)o->ino, (unsigned long long)(at + j));
+			rig_must(work->rig,
+				 !bytes[j] || at + j < off || at + j >= to || at + j >= size,
+				 "SEEK_DATA from %llu of %llu passed over byte %llu",
+				 (unsigned long long)off, (unsigned long long)o->ino,
+				 (unsigned long long)(at + j));
 	}
 	return 0;
 }
@@ -920,10 +953,10 @@ static const struct {
 	int (*fn)(struct worker *w);
 	unsigned weight;
 } ops[] = {
-	{op_make, 14},	  {op_write, 26},    {op_read, 10},	{op_truncate, 4}, {op_fallocate, 4},
-	{op_unlink, 7},	  {op_rename, 8},    {op_link, 4},	{op_tmpfile, 1},  {op_hold, 3},
-	{op_chmod, 2},	  {op_xattr, 6},     {op_xattr_read, 2}, {op_getattr, 3},  {op_lookup, 3},
-	{op_readdir, 2},  {op_readlink, 1},  {op_lseek, 2},	{op_statfs, 1},	  {op_pause, 3},
+    {op_make, 14},   {op_write, 26},   {op_read, 10},	   {op_truncate, 4}, {op_fallocate, 4},
+    {op_unlink, 7},  {op_rename, 8},   {op_link, 4},	   {op_tmpfile, 1},  {op_hold, 3},
+    {op_chmod, 2},   {op_xattr, 6},    {op_xattr_read, 2}, {op_getattr, 3},  {op_lookup, 3},
+    {op_readdir, 2}, {op_readlink, 1}, {op_lseek, 2},	   {op_statfs, 1},   {op_pause, 3},
 };
 
 static void worker_main(void *arg)
@@ -997,8 +1030,8 @@ static int found_data(struct work *w, struct mobj *o, uint64_t size, uint8_t *by
 		err = read_into(w->rig, w->fs, o->ino, off, len, bytes, &got);
 		if (err)
 			return err;
-		rig_must(w->rig, got == len, "file %llu: read %zu of %zu bytes at %llu", (unsigned long long)o->ino,
-			 got, len, (unsigned long long)off);
+		rig_must(w->rig, got == len, "file %llu: read %zu of %zu bytes at %llu",
+			 (unsigned long long)o->ino, got, len, (unsigned long long)off);
 		memset(bytes + got, 0, ROUND_UP(got, (size_t)BLOCK_BYTES) - got);
 		for (size_t at = 0; at < got; at += BLOCK_BYTES) {
 			if (memcmp(bytes + at, zeros, BLOCK_BYTES))
@@ -1027,8 +1060,8 @@ static int found_xattrs(struct work *w, struct model *found, struct mobj *o, uin
 }
 
 /* One name; its object, if it is new, with all that belongs to it. */
-static int found_entry(struct work *w, struct model *found, struct mobj *dir, const struct found_entry *e,
-		       uint8_t *bytes, struct mobj **ret_dir)
+static int found_entry(struct work *w, struct model *found, struct mobj *dir,
+		       const struct found_entry *e, uint8_t *bytes, struct mobj **ret_dir)
 {
 	char target[FS_SYMLINK_BYTES_MAX + 1];
 	unsigned worker = dir->worker;
@@ -1044,11 +1077,13 @@ static int found_entry(struct work *w, struct model *found, struct mobj *dir, co
 	rig_must(w->rig, attr.ino == e->ino, "%llu/%s: readdir says %llu, lookup %llu",
 		 (unsigned long long)dir->ino, short_name(e->name), (unsigned long long)e->ino,
 		 (unsigned long long)attr.ino);
-	rig_must(w->rig, e->dtype == (attr.mode & S_IFMT) >> 12, "%llu/%s: readdir says type %u, mode is %o",
-		 (unsigned long long)dir->ino, short_name(e->name), e->dtype, attr.mode);
+	rig_must(w->rig, e->dtype == (attr.mode & S_IFMT) >> 12,
+		 "%llu/%s: readdir says type %u, mode is %o", (unsigned long long)dir->ino,
+		 short_name(e->name), e->dtype, attr.mode);
 	(void)found_type(w->rig, attr.mode, &type);
 	if (dir->shared || dir == found->root) {
-		if (e->name[0] == 'w' && e->name[1] >= '0' && e->name[1] < (char)('0' + w->worker_count))
+		if (e->name[0] == 'w' && e->name[1] >= '0' &&
+		    e->name[1] < (char)('0' + w->worker_count))
 			worker = (unsigned)(e->name[1] - '0');
 	}
 	target[0] = 0;
@@ -1057,9 +1092,10 @@ static int found_entry(struct work *w, struct model *found, struct mobj *dir, co
 		if (err)
 			return err;
 	}
-	o = model_found(found, worker, dir, e->name, attr.ino, type, attr.mode & 07777, attr.rdev_minor, attr.links,
-			type == M_SYMLINK ? target : NULL, &new);
-	rig_must(w->rig, new || type != M_DIR, "directory %llu has two names", (unsigned long long)attr.ino);
+	o = model_found(found, worker, dir, e->name, attr.ino, type, attr.mode & 07777,
+			attr.rdev_minor, attr.links, type == M_SYMLINK ? target : NULL, &new);
+	rig_must(w->rig, new || type != M_DIR, "directory %llu has two names",
+		 (unsigned long long)attr.ino);
 	*ret_dir = type == M_DIR ? o : NULL;
 	if (!new)
 		return 0;
@@ -1072,8 +1108,8 @@ static int found_entry(struct work *w, struct model *found, struct mobj *dir, co
 	return err;
 }
 
-static int found_dir(struct work *w, struct model *found, struct mobj *dir, struct mobj **queue, unsigned *count,
-		     uint8_t *bytes)
+static int found_dir(struct work *w, struct model *found, struct mobj *dir, struct mobj **queue,
+		     unsigned *count, uint8_t *bytes)
 {
 	struct listing l;
 	int err = list_dir(w->rig, w->fs, &w->rig->rng, dir->ino, &l);
@@ -1111,7 +1147,8 @@ int work_read_all(struct work *w, struct model *found)
 	if (!queue || !bytes)
 		abort();
 	model_init(found, w->worker_count, work_fail, w);
-	queue[count++] = model_found(found, 0, NULL, "", FS_ROOT_INO, M_DIR, 0755, 0, 1, NULL, &new);
+	queue[count++] =
+	    model_found(found, 0, NULL, "", FS_ROOT_INO, M_DIR, 0755, 0, 1, NULL, &new);
 	for (unsigned i = 0; i < count && !err; i++)
 		err = found_dir(w, found, queue[i], queue, &count, bytes);
 	free(queue);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Random use of a filesystem by several coroutines, each told to the oracle; and reading all of it back.
+ * Random use of a filesystem by several coroutines, each told to the oracle; and reading all of it
+ * back.
  */
 #ifndef SIM_WORKLOAD_H
 #define SIM_WORKLOAD_H
@@ -22,14 +23,15 @@ struct work {
 	struct worker workers[MODEL_WORKERS_MAX];
 	unsigned worker_count;
 	bool stop;
-	bool idle;     /* long pauses occur: for the commit timer to show */
+	bool idle; /* long pauses occur: for the commit timer to show */
 	unsigned sync_percent;
-	bool big;      /* large files */
+	bool big; /* large files */
 };
 
 void work_init(struct work *w, struct rig *g, unsigned workers);
 void work_exit(struct work *w);
-/* Makes the directories that workers live in, synced, and tells the oracle. 0, or an error after a crash. */
+/* Makes the directories that workers live in, synced, and tells the oracle. 0, or an error after a
+ * crash. */
 int work_make_homes(struct work *w);
 /* Spawns all workers with so many operations each. */
 void work_start(struct work *w, unsigned ops_each);

@@ -2,11 +2,12 @@
 /*
  * The simulated world.
  *
- * Owns the clock, the events and the order in which they come true. Events stand in a heap by (due time, tie,
- * order of arming); the tie is drawn from the seed, so that completions of the same instant come in any
- * order, but always the same one for one seed. The clock moves in poll only: to the next event when
- * something is due before the time the loop wants to be woken, else to that time. A poll that finds nothing
- * still costs POLL_COST_NS, so that code that waits by yielding sees time pass.
+ * Owns the clock, the events and the order in which they come true. Events stand in a heap by (due
+ * time, tie, order of arming); the tie is drawn from the seed, so that completions of the same
+ * instant come in any order, but always the same one for one seed. The clock moves in poll only: to
+ * the next event when something is due before the time the loop wants to be woken, else to that
+ * time. A poll that finds nothing still costs POLL_COST_NS, so that code that waits by yielding
+ * sees time pass.
  *
  * Random streams are forked by name. A single stream would do for replay, but then one more
  * draw in the harness would reshuffle everything, and a shrunk workload would lose its crash.
@@ -244,8 +245,8 @@ static void world_backend_poll(void *ctx, uint64_t until_ns)
 		to_ns = w->heap[0]->due_ns;
 	w->now_ns = MAX(to_ns, w->now_ns + POLL_COST_NS);
 	/*
-	 * All of one instant, not all that is due: coroutines run between completions, which is where
-	 * interleavings come from.
+	 * All of one instant, not all that is due: coroutines run between completions, which is
+	 * where interleavings come from.
 	 */
 	if (w->heap_count && w->heap[0]->due_ns <= w->now_ns) {
 		uint64_t due_ns = w->heap[0]->due_ns;
@@ -260,9 +261,9 @@ static void world_backend_poll(void *ctx, uint64_t until_ns)
 }
 
 const struct loop_backend world_backend = {
-	.now_ns = world_backend_now,
-	.poll = world_backend_poll,
-	.random = world_backend_random,
+    .now_ns = world_backend_now,
+    .poll = world_backend_poll,
+    .random = world_backend_random,
 };
 
 /* ---- the world ---- */
@@ -347,7 +348,8 @@ void world_say(struct world *w, const char *format, ...)
 	fputc('\n', w->say);
 }
 
-void world_watch(struct world *w, uint64_t until_ns, void (*stuck)(void *arg, const char *why), void *arg)
+void world_watch(struct world *w, uint64_t until_ns, void (*stuck)(void *arg, const char *why),
+		 void *arg)
 {
 	w->watch_until_ns = until_ns;
 	w->stuck = stuck ? stuck : default_stuck;
@@ -373,7 +375,7 @@ void world_crash(struct world *w)
 	w->crash_left = 0;
 	world_trace(w, 'X', 0, 0, 0);
 	world_say(w, "crash");
-	list_for_each(t, &w->things, node)
+	list_for_each (t, &w->things, node)
 		t->crash(t);
 }
 
@@ -404,7 +406,7 @@ void world_restart(struct world *w)
 
 	w->crashed = false;
 	w->crash_left = 0;
-	list_for_each(t, &w->things, node)
+	list_for_each (t, &w->things, node)
 		t->restart(t);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The simulated world: a clock that jumps to the next event, one seed for every random choice, and the
- * crash. A run of trussfs on it is a function of the seed.
+ * The simulated world: a clock that jumps to the next event, one seed for every random choice, and
+ * the crash. A run of trussfs on it is a function of the seed.
  *
  *     struct world *w = world_new(seed);
  *     struct loop *loop = loop_new(&world_backend, w);
@@ -73,25 +73,27 @@ void world_say(struct world *w, const char *format, ...) __attribute__((format(p
 /* ---- liveness ---- */
 
 /*
- * stuck(arg, why) is called, and must not return, when everything waits and no event is left, when the clock
- * passes until_ns, or when the loop polls more than WORLD_POLLS_MAX times without time moving by a millisecond.
- * Until set: prints and aborts.
+ * stuck(arg, why) is called, and must not return, when everything waits and no event is left, when
+ * the clock passes until_ns, or when the loop polls more than WORLD_POLLS_MAX times without time
+ * moving by a millisecond. Until set: prints and aborts.
  */
 #define WORLD_POLLS_MAX 10000000ull
-void world_watch(struct world *w, uint64_t until_ns, void (*stuck)(void *arg, const char *why), void *arg);
+void world_watch(struct world *w, uint64_t until_ns, void (*stuck)(void *arg, const char *why),
+		 void *arg);
 
 /* ---- the crash ----
  *
  * A crash is a power cut that the process survives only to be buried:
  *
- *   1. At the chosen point every member freezes: what is in flight is put aside with the data as it stands in
- *      the caller's memory at that instant. From here on nothing reaches any member.
- *   2. I/O in flight, and all that is submitted later, completes with -ENODEV after a moment, so that every
- *      coroutine unwinds through its own error path. (Completing nothing would leave their stacks behind;
- *      killing them would leave what they hold.)
- *   3. The harness waits for its own coroutines, calls raid_abandon and fs_abandon, and sees that none is left.
- *   4. world_restart: each member decides by the seed, sector by sector, what became of what was not durable
- *      (simdev.h). All handles of the old run are dead for good; members are opened anew.
+ *   1. At the chosen point every member freezes: what is in flight is put aside with the data as it
+ * stands in the caller's memory at that instant. From here on nothing reaches any member.
+ *   2. I/O in flight, and all that is submitted later, completes with -ENODEV after a moment, so
+ * that every coroutine unwinds through its own error path. (Completing nothing would leave their
+ * stacks behind; killing them would leave what they hold.)
+ *   3. The harness waits for its own coroutines, calls raid_abandon and fs_abandon, and sees that
+ * none is left.
+ *   4. world_restart: each member decides by the seed, sector by sector, what became of what was
+ * not durable (simdev.h). All handles of the old run are dead for good; members are opened anew.
  *
  * A crash may come again at any time after the restart: inside replay, too.
  */
@@ -102,11 +104,13 @@ enum world_point {
 	POINT_DONE_READ = 8,
 	POINT_DONE_WRITE = 16,
 	POINT_DONE_FLUSH = 32,
-	POINT_CHANGES = POINT_SUBMIT_WRITE | POINT_SUBMIT_FLUSH | POINT_DONE_WRITE | POINT_DONE_FLUSH,
+	POINT_CHANGES =
+	    POINT_SUBMIT_WRITE | POINT_SUBMIT_FLUSH | POINT_DONE_WRITE | POINT_DONE_FLUSH,
 };
 /*
- * Crash at the n-th (from 1) of these points counted from now: a submit point after the I/O has begun, so that it
- * is in flight; a done point after the member has carried it out, before its submitter hears of it. 0: never.
+ * Crash at the n-th (from 1) of these points counted from now: a submit point after the I/O has
+ * begun, so that it is in flight; a done point after the member has carried it out, before its
+ * submitter hears of it. 0: never.
  */
 void world_crash_at(struct world *w, unsigned points, uint64_t n);
 void world_crash(struct world *w);
