@@ -25,6 +25,7 @@
 
 #define READ_RUNS	64
 #define WRITE_BYTES_MAX (1u << 20) /* taken in at one instant */
+#define SMALL_BYTES	(8 * BLOCK_BYTES) /* when there is no space for more at once */
 #define AGAIN_MAX	8	   /* memory that hung devices kept, before a block is given up */
 #define SPACE_TRIES_MAX 3
 #define BLOCKS_MAX	(FS_FILE_BYTES_MAX >> BLOCK_SHIFT)
@@ -385,12 +386,23 @@ struct write {
 	struct wb_block **spare;
 };
 
-/* How many of the blocks need space of their own; marks them in the spares. */
-static int write_needs(struct fs *fs, struct write *w, uint64_t new_size, uint64_t *ret_fresh)
+/* Whether the tree holds all of a tiny file already, so that overwriting it takes nothing more. */
+static int write_inline_fits(struct fs *fs, uint64_t ino, uint64_t new_size, bool *ret)
+{
+	struct bt_value v;
+	int r = bt_get(fs, inline_key(ino), &v);
+	*ret = r == 0 && v.len >= new_size;
+	return r == -ENOENT ? 0 : r;
+}
+
+/* How many of the blocks need space of their own; marks them in the spares. And how many may need
+ * metadata: those that have no old place. */
+static int write_needs(struct fs *fs, struct write *w, uint64_t new_size, uint64_t *ret_fresh,
+		       uint64_t *ret_meta)
 {
 	struct extent x = {0};
-	bool known = false, none = false;
-	uint64_t fresh = 0;
+	bool known = false, none = false, fits = false;
+	uint64_t fresh = 0, meta = 0;
 	for (uint64_t b = w->first; b < w->end; b++) {
 		if (writeback_find(w->i, b))
 			continue;
@@ -407,10 +419,14 @@ static int write_needs(struct fs *fs, struct write *w, uint64_t new_size, uint64
 		    !placed && !(b == 0 && new_size <= INLINE_BYTES_MAX);
 		fresh += w->spare[b - w->first]->fresh;
 		int r = writeback_prepare(w->i, b);
+		if (r == 0 && b == 0 && !placed)
+			r = write_inline_fits(fs, w->i->ino, new_size, &fits);
 		if (r)
 			return r;
+		meta += placed ? x.lba == LBA_NONE : b != 0 || !fits;
 	}
 	*ret_fresh = fresh;
+	*ret_meta = meta;
 	return 0;
 }
 
@@ -458,7 +474,7 @@ static int write_atom(struct fs *fs, void *arg)
 	struct write *w = arg;
 	struct inode_disk d;
 	struct wb_block *grown = NULL;
-	uint64_t fresh = 0;
+	uint64_t fresh = 0, meta = 0;
 	bool store = false, caps = false;
 	int r = inode_load(fs, w->i->ino, &d);
 	if (r == 0)
@@ -466,13 +482,14 @@ static int write_atom(struct fs *fs, void *arg)
 	if (r)
 		return r;
 	uint64_t size = inode_size(fs, w->i->ino, &d), new_size = MAX(size, w->off + w->len);
-	r = write_needs(fs, w, new_size, &fresh);
+	r = write_needs(fs, w, new_size, &fresh, &meta);
 	if (r == 0)
 		r = write_outgrows(fs, w, size, new_size, &grown);
 	if (r)
 		return r;
 	fresh += grown != NULL;
-	if (fresh && (fresh > writeback_avail(fs) || !writeback_meta_avail(fs, fresh)))
+	meta += grown != NULL;
+	if ((fresh && fresh > writeback_avail(fs)) || (meta && !writeback_meta_avail(fs, meta)))
 		return -ENOSPC;
 	if (w->flags & FS_WRITE_KILL_PRIV) {
 		store = inode_drop_suid(&d);
@@ -532,7 +549,8 @@ static int write_locked(struct fs *fs, struct write *w, struct wb_block **tail)
 	if (r == 0)
 		r = write_fill(fs, w, size);
 	if (r == 0)
-		r = fs_atom(fs, ATOM_WRITE | (w->flags & FS_WRITE_KILL_PRIV ? ATOM_FREES : 0), write_atom, w);
+		r = fs_atom(fs, ATOM_WRITE | ATOM_LOCKED | (w->flags & FS_WRITE_KILL_PRIV ? ATOM_FREES : 0),
+			    write_atom, w);
 	return r;
 }
 
@@ -568,6 +586,7 @@ static int write_piece(struct fs *fs, struct inode *i, uint64_t off, const char 
 int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t len,
 	     unsigned flags)
 {
+	size_t piece = WRITE_BYTES_MAX;
 	int r = 0;
 	if (fs->read_only)
 		return -EROFS;
@@ -578,8 +597,14 @@ int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t
 		return -ENOMEM;
 	for (size_t at = 0; at < len && r == 0;) {
 		/* Cut at block boundaries, so that no block is filled twice. */
-		size_t n = MIN(len - at, WRITE_BYTES_MAX - (off + at) % BLOCK_BYTES);
+		size_t n = MIN(len - at, piece - (off + at) % BLOCK_BYTES);
 		r = write_piece(fs, i, off + at, (const char *)data + at, (unsigned)n, flags);
+		if (r == -ENOSPC && n > SMALL_BYTES) {
+			/* A large piece asks for much at once: the last space goes to small ones. */
+			piece = SMALL_BYTES;
+			r = 0;
+			continue;
+		}
 		at += n;
 	}
 	inode_unpin(fs, i);
@@ -703,6 +728,7 @@ static int setattr_atom(struct fs *fs, void *arg)
 		extent_account(&d, &edit);
 		inline_cut_apply(fs, ino, &cut);
 		writeback_drop(fs, s->i, DIV_ROUND_UP(new, BLOCK_BYTES), UINT64_MAX);
+		writeback_cut(s->i, new);
 		d.size = to_le64(MIN(from_le64(d.size), new));
 		if (s->more) {
 			bt_put(fs, orphan_key(ino), "", 0);
@@ -969,7 +995,7 @@ static int move_out(struct fs *fs, struct inode *i)
 	co_rwlock_write(&i->lock);
 	r = read_block(fs, i->ino, 0, spares.b[0]);
 	if (r == 0)
-		r = fs_atom(fs, ATOM_WRITE, move_out_atom, &z);
+		r = fs_atom(fs, ATOM_WRITE | ATOM_LOCKED, move_out_atom, &z);
 	co_rwlock_unlock(&i->lock);
 	spares_put(fs, &spares);
 	if (r == 0 && i->never_inline && i->dirty_count)
@@ -996,13 +1022,13 @@ static int fallocate_locked(struct fs *fs, struct inode *i, int mode, uint64_t o
 		r = for_range(fs, i, full_first, full_end, ATOM_WRITE | ATOM_FREES,
 			      punch ? punch_atom : zero_range_atom);
 	if (r == 0 && !punch)
-		r = for_range(fs, i, first, last, ATOM_WRITE, promise_atom);
+		r = for_range(fs, i, first, last, ATOM_WRITE | ATOM_LOCKED, promise_atom);
 	if (r || (mode & FALLOC_FL_KEEP_SIZE) || end <= size)
 		return r;
 	struct fs_attr attr = {.size = end};
 	struct setattr s = {.i = i, .attr = &attr, .set = FS_SET_SIZE};
 	r = extend_tail(fs, i, size, &spare[2]);
-	return r ? r : fs_atom(fs, ATOM_WRITE, setattr_atom, &s);
+	return r ? r : fs_atom(fs, ATOM_WRITE | ATOM_LOCKED, setattr_atom, &s);
 }
 
 int fs_fallocate(struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len)

@@ -4,8 +4,9 @@
  * size and the times of a file that is being written are kept in struct inode ("over") and reach
  * the tree with the data.
  *
- * The size on disk never passes the first dirty block behind the old one: what a crash leaves of a
- * growing file is a prefix of what was written, not a tail of zeros. inode_store applies this each
+ * The size on disk never passes the first dirty block behind the old one, but those of which an older
+ * content has been written out (else fsync of a file that is being written would not keep its promise):
+ * what a crash leaves of a growing file is a prefix of what was written, not a tail of zeros. inode_store applies this each
  * time the item is put, and since the last block of a file that becomes clean puts it, a file
  * without dirty blocks is the same in memory and on disk. (Rejected: an atom for each write, with
  * the size at once. Legal, but every crash would leave zeros at the end of logs.)
@@ -240,12 +241,8 @@ void inode_store(struct fs *fs, uint64_t ino, struct inode_disk *d)
 	if (i && i->over) {
 		i->mtime = time_from_disk(d->mtime);
 		i->ctime = time_from_disk(d->ctime);
-		uint64_t size = from_le64(d->size), first;
-		if (!writeback_next_dirty(i, size >> BLOCK_SHIFT, &first))
-			size = i->size;
-		else
-			size = MAX(size, MIN(i->size, first << BLOCK_SHIFT));
-		d->size = to_le64(size);
+		uint64_t size = from_le64(d->size);
+		d->size = to_le64(MAX(size, MIN(i->size, writeback_standing(i, size))));
 		if (!i->dirty_count)
 			i->over = false;
 	}

@@ -23,6 +23,19 @@
  * there is not, into the old place, under the shared lock of the inode so that the place cannot die
  * under the write.
  *
+ * Metadata comes in steps, so that each can rely on what those before it leave; meta_unit() each:
+ *
+ *   new names and attributes  leave 4 units and what dirty data needs, so that data can still come
+ *   accepting data            leaves 2 units and what dirty data needs
+ *   write-out                 leaves 1 unit: it has what was kept for dirty data
+ *   deleting                  leaves nothing
+ *
+ * What dirty data needs: each block is at worst an extent and its back-reference, each in a node of
+ * its own that is full and has to be split; but no more splits than there are nodes, beside the
+ * nodes that the new items fill. That is far too much most of the time, so that near the end ENOSPC
+ * waits for the buffer to be written out first (writeback_make_space). Overwriting needs nothing,
+ * since it may go to the old place.
+ *
  * Failure: the block stays dirty and is tried again, WB_TRIES_MAX times in all; then it is given
  * up, which every holder of the file learns from its next fsync (err_seq).
  *
@@ -45,8 +58,8 @@
 #define SPACE_TRIES_MAX 8
 #define SPACE_WAIT_NS	(10 * NS_PER_MS)
 #define IN_PLACE_MAX	64u
-#define META_PER_BLOCK	16 /* dirty blocks whose items fit a tree node, at worst */
-#define META_KEEP	32
+#define META_UNIT_SHARE 16u /* metadata is kept back in units of 1/16 of all, at most so many blocks */
+#define META_UNIT_MAX	256u
 
 struct wb_node {
 	void *slot[FANOUT];
@@ -220,6 +233,23 @@ bool writeback_next_dirty(struct inode *i, uint64_t from, uint64_t *ret)
 	if (b)
 		*ret = b->block;
 	return b != NULL;
+}
+
+uint64_t writeback_standing(struct inode *i, uint64_t size)
+{
+	struct wb_block *b = radix_next(i, size >> BLOCK_SHIFT);
+	while (b && b->stands_end >= (b->block + 1) << BLOCK_SHIFT)
+		b = radix_next(i, b->block + 1);
+	return b ? MAX(b->stands_end, b->block << BLOCK_SHIFT) : UINT64_MAX;
+}
+
+void writeback_cut(struct inode *i, uint64_t size)
+{
+	struct wb_block *b = radix_find(i, size >> BLOCK_SHIFT);
+	if (!b)
+		return;
+	b->io_end = MIN(b->io_end, size);
+	b->stands_end = MIN(b->stands_end, size);
 }
 
 int writeback_prepare(struct inode *i, uint64_t block)
@@ -401,11 +431,36 @@ void writeback_room_done(struct fs *fs, uint64_t blocks)
 	co_cond_wake_all(&fs->wb->room_cond);
 }
 
+static uint64_t meta_unit(const struct raid_space *s)
+{
+	return MIN((s->meta_total + s->meta_potential) / META_UNIT_SHARE, META_UNIT_MAX);
+}
+
+/* For `blocks` dirty blocks, at worst. */
+static uint64_t meta_need(const struct fs *fs, uint64_t blocks)
+{
+	return MIN(2 * blocks, fs->counters.meta_blocks + blocks / 2);
+}
+
+static uint64_t dirty_blocks(const struct fs *fs)
+{
+	return fs->wb ? fs->wb->blocks : 0;
+}
+
+/* Blocks that write-out may have to take from free slices, as metadata chunks, and thus from data. */
+static uint64_t growth_margin(const struct fs *fs, const struct raid_space *s)
+{
+	uint64_t need = meta_need(fs, dirty_blocks(fs)) + meta_unit(s);
+	if (!s->data_potential || !s->meta_chunk || need <= s->meta_free)
+		return 0;
+	return MIN(DIV_ROUND_UP(need - s->meta_free, s->meta_chunk) * s->data_chunk, s->data_potential);
+}
+
 uint64_t writeback_avail(struct fs *fs)
 {
 	struct raid_space space;
 	raid_space(fs->raid, &space);
-	uint64_t taken = fs->wb->fresh + fs_counters(fs)->prealloc_blocks;
+	uint64_t taken = fs->wb->fresh + fs_counters(fs)->prealloc_blocks + growth_margin(fs, &space);
 	return space.data_free > taken ? space.data_free - taken : 0;
 }
 
@@ -413,8 +468,34 @@ bool writeback_meta_avail(struct fs *fs, uint64_t blocks)
 {
 	struct raid_space space;
 	raid_space(fs->raid, &space);
-	uint64_t need = (fs->wb->blocks + blocks) / META_PER_BLOCK + META_KEEP;
+	uint64_t need = meta_need(fs, dirty_blocks(fs) + blocks) + 2 * meta_unit(&space);
 	return space.meta_free + space.meta_potential >= need;
+}
+
+bool writeback_meta_may(const struct fs *fs, unsigned kind, uint32_t want)
+{
+	struct raid_space space;
+	if (kind & ATOM_FREES)
+		return true;
+	raid_space(fs->raid, &space);
+	uint64_t keep = meta_unit(&space);
+	if (!(kind & ATOM_INTERNAL))
+		keep = 4 * keep + meta_need(fs, dirty_blocks(fs));
+	return space.meta_free + space.meta_potential >= keep + want;
+}
+
+bool writeback_meta_may_grow(struct fs *fs)
+{
+	struct raid_space space;
+	raid_space(fs->raid, &space);
+	return !fs->wb || !space.data_potential || writeback_avail(fs) >= space.data_chunk;
+}
+
+uint64_t writeback_meta_kept(const struct fs *fs)
+{
+	struct raid_space space;
+	raid_space(fs->raid, &space);
+	return 4 * meta_unit(&space) + meta_need(fs, dirty_blocks(fs));
 }
 
 void writeback_note_freed(struct fs *fs)
@@ -426,9 +507,11 @@ void writeback_note_freed(struct fs *fs)
 bool writeback_make_space(struct fs *fs)
 {
 	struct writeback *wb = fs->wb;
+	struct raid_space before, after;
 	bool tried = false;
-	if (raid_error(fs->raid))
+	if (!wb || raid_error(fs->raid))
 		return false;
+	raid_space(fs->raid, &before);
 	if (inodes_reaping(fs)) {
 		inodes_reap_wait(fs);
 		tried = true;
@@ -439,12 +522,13 @@ bool writeback_make_space(struct fs *fs)
 				      false); /* counted; the commit below is what we are after */
 		tried = true;
 	}
-	if (wb->freed || tried) {
-		wb->freed = false;
-		if (raid_commit(fs->raid) == 0)
-			tried = true;
-	}
-	return tried;
+	tried |= wb->freed;
+	wb->freed = false;
+	/* Also when there is nothing of ours: another's commit may be under way. */
+	if (raid_commit(fs->raid) != 0)
+		return false;
+	raid_space(fs->raid, &after);
+	return tried || after.data_free > before.data_free || after.meta_free > before.meta_free;
 }
 
 uint64_t writeback_dirty_bytes(const struct fs *fs)
@@ -502,6 +586,7 @@ static void pick_inode(struct fs *fs, struct batch *batch, struct inode *i, uint
 		list_add_tail(&i->writing, &b->link);
 		b->io_data = b->data;
 		b->io_seq = b->seq;
+		b->io_end = MIN(i->size, (b->block + 1) << BLOCK_SHIFT);
 		batch->seq_min = MIN(batch->seq_min, b->seq);
 		batch->lba[batch->count] = LBA_NONE;
 		batch->b[batch->count++] = b;
@@ -549,6 +634,7 @@ static void block_done(struct fs *fs, struct wb_block *b, bool placed)
 	}
 	b->tries = 0;
 	if (b->data != b->io_data) {
+		b->stands_end = b->io_end;
 		/* Inline data has no place that the new content could go to. */
 		if (placed)
 			drop_reservation(fs, b);
@@ -767,11 +853,13 @@ static void alloc_places(struct fs *fs, struct batch *batch, bool fresh)
 		if (fresh) {
 			r = alloc_hard(fs, want, flags, runs, &n);
 		} else {
-			/* Must not eat what others hold reservations for: there is the old place.
-			 */
-			if (writeback_avail(fs) < want)
+			/* Must not eat what others hold reservations for: there is the old place. Nor
+			 * cut extents when there is little to keep the pieces in. */
+			if (writeback_avail(fs) < want || !writeback_meta_avail(fs, 0))
 				return;
+			fs->wb->fresh += want; /* nobody is promised it meanwhile */
 			r = raid_alloc_data(fs->raid, want, flags, runs, RUNS_MAX, &n);
+			fs->wb->fresh -= want;
 		}
 		if (r) {
 			if (fresh || r != -ENOSPC)
@@ -868,6 +956,11 @@ static void map_all(struct fs *fs, struct batch *batch)
 		struct map m = {
 		    .b = batch->b + k, .lba = batch->lba[k], .count = run_length(batch, k)};
 		int r = fs_atom(fs, ATOM_WRITE | ATOM_INTERNAL, map_atom, &m);
+		if (r == -ENOSPC && !batch->b[k]->took) {
+			/* It has an old place, which needs no metadata. */
+			give_back(fs, batch, k++);
+			continue;
+		}
 		if (r) {
 			note_error(batch, r);
 			k += m.count;

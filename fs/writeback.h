@@ -19,6 +19,11 @@ struct wb_block {
 	uint64_t io_seq;
 	bool fresh; /* holds a reservation: has no place on the volume that it could take */
 	bool took;  /* the reservation has become an allocation that is not yet in the map */
+	/*
+	 * Up to which byte of the file the content that is being written out, and the one that was written out since
+	 * the block became dirty, is the file's: bytes behind the end at that time are not.
+	 */
+	uint64_t io_end, stands_end;
 	uint8_t tries;
 	struct list link; /* inode's dirty or writing */
 };
@@ -42,6 +47,10 @@ const void *writeback_peek(struct inode *i, uint64_t block);
 struct wb_block *writeback_find(struct inode *i, uint64_t block);
 /* First dirty block >= from. */
 bool writeback_next_dirty(struct inode *i, uint64_t from, uint64_t *ret);
+/* How far, from `size` on, a crash would leave bytes of the file and not zeros or what was there before. */
+uint64_t writeback_standing(struct inode *i, uint64_t size);
+/* The file ends at `size` now: what is written out of its last block is the file's only so far. */
+void writeback_cut(struct inode *i, uint64_t size);
 /* Makes sure that writeback_add of this block cannot fail. -ENOMEM. */
 int writeback_prepare(struct inode *i, uint64_t block);
 /* A spare with content becomes the (not yet dirty) block of the file. */
@@ -72,9 +81,15 @@ void writeback_kick(struct fs *fs);
 uint64_t writeback_avail(struct fs *fs);
 /* Whether metadata for what is dirty, and `blocks` more, can be had. */
 bool writeback_meta_avail(struct fs *fs, uint64_t blocks);
+/* Whether an atom of that kind may take `want` metadata blocks: what is kept from it is in writeback.c. */
+bool writeback_meta_may(const struct fs *fs, unsigned kind, uint32_t want);
+/* Whether making a metadata chunk leaves enough for the data that was accepted. */
+bool writeback_meta_may_grow(struct fs *fs);
+/* Metadata blocks that no new file gets, for statfs. */
+uint64_t writeback_meta_kept(const struct fs *fs);
 /* Space was freed: worth a commit before saying ENOSPC. */
 void writeback_note_freed(struct fs *fs);
-/* Before ENOSPC: does what may give space. False: there was nothing to try. Yields; no inode's lock
+/* Before ENOSPC: does what may give space. False: it has not given any. Yields; no inode's lock
  * held. */
 bool writeback_make_space(struct fs *fs);
 /* Blocks that dirty data will need beyond what it has. For statfs (writeback_dirty_bytes:

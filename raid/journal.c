@@ -223,6 +223,10 @@ void raid_stage_dead(struct raid *r, uint64_t lba, uint32_t count)
 	if (x->dead_applied == x->dead_count - 1 && space_loaded(c)) {
 		stage_live(r, c, lba, count, false);
 		x->dead_applied++;
+#ifdef BREAK_W3
+		space_release(r, lba, count);
+		x->dead[x->dead_count - 1].count = 0;
+#endif
 	}
 }
 
