@@ -117,6 +117,7 @@ static struct inode *find_or_new(struct fs *fs, uint64_t ino)
 	list_init(&i->reap_node);
 	list_init(&i->dirty);
 	list_init(&i->writing);
+	list_init(&i->promises);
 	list_init(&i->wb_link);
 	list_add_tail(bucket(t, ino), &i->node);
 	t->count++;

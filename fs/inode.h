@@ -45,6 +45,7 @@ struct inode {
 	uint64_t fresh_count;	/* of them, those that will need space of their own */
 	struct list dirty;	/* to be written out, oldest first */
 	struct list writing;	/* being written out */
+	struct list promises;	/* sizes that syncs under way have promised */
 	struct list wb_link;	/* of those with something on `dirty` */
 	struct co_cond wb_cond; /* blocks left `writing` */
 	uint64_t fail_count;	/* write-outs that failed */

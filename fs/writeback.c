@@ -196,6 +196,17 @@ static void radix_free(struct wb_node *n, unsigned height)
 	mem_free(n);
 }
 
+/*
+ * A sync under way: the size that the file had at the call is on disk when it ends, also when blocks that
+ * were dirtied since, in holes below it, would hold it back.
+ */
+struct promise {
+	struct list of_inode, of_call;
+	struct list *call;
+	struct inode *inode; /* pinned */
+	uint64_t size;
+};
+
 /* ---- blocks ---- */
 
 struct wb_block *writeback_spare(struct fs *fs)
@@ -246,6 +257,9 @@ uint64_t writeback_standing(struct inode *i, uint64_t size)
 void writeback_cut(struct inode *i, uint64_t size)
 {
 	struct wb_block *b = radix_find(i, size >> BLOCK_SHIFT);
+	struct promise *p;
+	list_for_each (p, &i->promises, of_inode)
+		p->size = MIN(p->size, size);
 	if (!b)
 		return;
 	b->io_end = MIN(b->io_end, size);
@@ -1160,7 +1174,68 @@ static bool still_writing(struct fs *fs, struct inode *only, uint64_t seq_max)
 	return false;
 }
 
-int writeback_write(struct fs *fs, struct inode *only, bool sync)
+static int promise_make(struct fs *fs, struct inode *i, struct list *call)
+{
+	if (!list_empty(&i->promises) && list_entry(i->promises.prev, struct promise, of_inode)->call == call)
+		return 0;
+	struct promise *p = mem_alloc(sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	*p = (struct promise){.call = call, .inode = inode_pin(fs, i->ino), .size = i->size};
+	list_add_tail(&i->promises, &p->of_inode);
+	list_add_tail(call, &p->of_call);
+	return 0;
+}
+
+/* Of one inode, or of all that have dirty data or data that is being written out. */
+static int promises_make(struct fs *fs, struct inode *only, struct list *call)
+{
+	struct inode *i;
+	struct batch *batch;
+	int r = 0;
+	if (only)
+		return only->over ? promise_make(fs, only, call) : 0;
+	list_for_each (i, &fs->wb->inodes, wb_link)
+		r = r ? r : promise_make(fs, i, call);
+	list_for_each (batch, &fs->wb->batches, link)
+		for (unsigned k = 0; k < batch->count && r == 0; k++)
+			if (batch->b[k] && batch->b[k]->inode)
+				r = promise_make(fs, batch->b[k]->inode, call);
+	return r;
+}
+
+static int promise_atom(struct fs *fs, void *arg)
+{
+	struct promise *p = arg;
+	struct inode_disk d;
+	int r = inode_load(fs, p->inode->ino, &d);
+	if (r == 0)
+		r = inode_prepare(fs, p->inode->ino);
+	if (r || !p->inode->over || from_le64(d.size) >= p->size)
+		return r;
+	d.size = to_le64(p->size);
+	inode_store(fs, p->inode->ino, &d);
+	return 0;
+}
+
+/* Keeps them (error: what they were about is not on disk) and lets go. */
+static int promises_end(struct fs *fs, struct list *call, int error)
+{
+	while (!list_empty(call)) {
+		struct promise *p = list_first(call, struct promise, of_call);
+		if (error == 0 && p->inode->over) {
+			int r = fs_atom(fs, ATOM_WRITE | ATOM_INTERNAL, promise_atom, p);
+			error = r == -ESTALE ? 0 : r; /* gone meanwhile */
+		}
+		list_del(&p->of_call);
+		list_del(&p->of_inode);
+		inode_unpin(fs, p->inode);
+		mem_free(p);
+	}
+	return error;
+}
+
+static int write_dirty(struct fs *fs, struct inode *only, bool sync)
 {
 	struct writeback *wb = fs->wb;
 	uint64_t seq_max = wb->seq;
@@ -1182,6 +1257,16 @@ int writeback_write(struct fs *fs, struct inode *only, bool sync)
 	if (*fails == fails_before)
 		return 0;
 	return only ? only->fail_error : wb->fail_error;
+}
+
+int writeback_write(struct fs *fs, struct inode *only, bool sync)
+{
+	struct list call;
+	list_init(&call);
+	int r = promises_make(fs, only, &call);
+	if (r == 0)
+		r = write_dirty(fs, only, sync);
+	return promises_end(fs, &call, r);
 }
 
 static bool due(struct fs *fs)
