@@ -9,8 +9,11 @@
  * rounds are bounded all the same.
  */
 #include "node.h"
+#include "writeback.h"
 
 #define ATOM_ROUNDS_MAX 2000
+#define SPACE_TRIES_MAX 8
+#define SPACE_WAIT_NS	(10 * NS_PER_MS)
 #define PINS_INLINE	16
 /* Asked for beyond what was prepared so far, since more keys will follow. */
 #define META_MARGIN 8u
@@ -48,6 +51,17 @@ static int load(struct fs *fs, struct pins *pins)
 	return e == -EAGAIN ? 0 : e;
 }
 
+static int ensure_some(struct fs *fs, unsigned kind, uint32_t want, unsigned flags)
+{
+	if (!writeback_meta_may(fs, kind, want))
+		return -ENOSPC;
+	/* A chunk for metadata must not take the place of data that has been accepted. */
+	if (!(kind & (ATOM_FREES | ATOM_INTERNAL)) && raid_meta_ready(fs->raid, flags) < want &&
+	    !writeback_meta_may_grow(fs))
+		return -ENOSPC;
+	return raid_meta_ensure(fs->raid, want, flags);
+}
+
 static int ensure_blocks(struct fs *fs, unsigned kind)
 {
 	uint32_t want = fs->atom.meta_wanted;
@@ -55,14 +69,18 @@ static int ensure_blocks(struct fs *fs, unsigned kind)
 	int e = nodes_spare(fs, want + META_MARGIN);
 	if (e)
 		return e;
-	e = raid_meta_ensure(fs->raid, want + META_MARGIN, flags);
+	e = ensure_some(fs, kind, want + META_MARGIN, flags);
 	if (e == -ENOSPC)
-		e = raid_meta_ensure(fs->raid, want, flags);
-	if (e == -ENOSPC) {
-		/* What was freed lately may be used after a commit. */
+		e = ensure_some(fs, kind, want, flags);
+	/* What was freed lately may be used after a commit, and when readers of it have ended. The others are told to
+	 * make space first. */
+	for (int t = 0; e == -ENOSPC && kind & (ATOM_FREES | ATOM_INTERNAL) && t < SPACE_TRIES_MAX; t++) {
+		if (t)
+			co_sleep_ns(SPACE_WAIT_NS);
 		e = raid_commit(fs->raid);
-		if (e == 0)
-			e = raid_meta_ensure(fs->raid, want, flags);
+		if (e)
+			return e;
+		e = ensure_some(fs, kind, want, flags);
 	}
 	return e;
 }
@@ -118,12 +136,23 @@ int fs_atom(struct fs *fs, unsigned kind, fs_atom_fn *fn, void *arg)
 	int e = begin(fs, kind);
 	if (e)
 		return e;
-	struct pins pins = {.all = pins.few, .cap = PINS_INLINE};
-	e = rounds(fs, kind, fn, arg, &pins);
-	for (unsigned i = 0; i < pins.count; i++)
-		node_unpin(fs, pins.all[i]);
-	if (pins.all != pins.few)
-		mem_free(pins.all);
-	nodes_shrink(fs);
+	bool in_turn = false;
+	for (int t = 0; t < SPACE_TRIES_MAX; t++) {
+		struct pins pins = {.all = pins.few, .cap = PINS_INLINE};
+		e = rounds(fs, kind, fn, arg, &pins);
+		for (unsigned i = 0; i < pins.count; i++)
+			node_unpin(fs, pins.all[i]);
+		if (pins.all != pins.few)
+			mem_free(pins.all);
+		nodes_shrink(fs);
+		if (e != -ENOSPC || !kind || kind & (ATOM_FREES | ATOM_INTERNAL | ATOM_LOCKED))
+			break;
+		if (!in_turn)
+			in_turn = writeback_space_enter(fs, true);
+		if (!writeback_make_space(fs))
+			break;
+	}
+	if (in_turn)
+		writeback_space_leave(fs);
 	return e;
 }

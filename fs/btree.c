@@ -21,6 +21,7 @@
  * instead of half full ones.
  */
 #include "node.h"
+#include "writeback.h"
 
 #define INNER_ITEM_BYTES NODE_ITEM_BYTES(sizeof(le64))
 /* A node with less than this in it is merged with a sibling. */
@@ -192,7 +193,8 @@ int bt_prepare(struct fs *fs, struct key key, unsigned bytes)
 		want += 1 + fs->atom.keys / 32;
 	}
 	fs->atom.meta_wanted = want;
-	if (raid_meta_ready(fs->raid, alloc_flags(fs)) < want || nodes_spare_count(fs) < want) {
+	if (raid_meta_ready(fs->raid, alloc_flags(fs)) < want || nodes_spare_count(fs) < want ||
+	    (want && !writeback_meta_may(fs, fs->atom.kind, want))) {
 		fs->atom.meta_short = true;
 		return -EAGAIN;
 	}

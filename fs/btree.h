@@ -41,6 +41,8 @@ enum {
 	ATOM_WRITE = 1,    /* throttled; -EROFS when read-only; -EIO after the volume stopped taking writes */
 	ATOM_FREES = 2,    /* deletes, or must not fail on a full filesystem: may use the reserve */
 	ATOM_INTERNAL = 4, /* writeback, which others wait for: may use the reserve */
+	/* An inode's lock is held: on -ENOSPC the caller lets go of it and calls writeback_make_space. Else fs_atom does. */
+	ATOM_LOCKED = 8,
 };
 /* Runs the atom until it returns something but -EAGAIN. Yields. -EBADMSG, -EIO from loading. */
 int fs_atom(struct fs *fs, unsigned kind, fs_atom_fn *fn, void *arg);

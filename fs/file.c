@@ -566,6 +566,7 @@ static int write_piece(struct fs *fs, struct inode *i, uint64_t off, const char 
 	if (r)
 		return r;
 	w.spare = spares.b;
+	bool in_turn = writeback_space_enter(fs, false);
 	for (int t = 0; t < SPACE_TRIES_MAX; t++) {
 		if (!spares.b[count])
 			spares.b[count] = writeback_spare(fs); /* used up by the last try */
@@ -576,9 +577,15 @@ static int write_piece(struct fs *fs, struct inode *i, uint64_t off, const char 
 		co_rwlock_write(&i->lock);
 		r = write_locked(fs, &w, &spares.b[count]);
 		co_rwlock_unlock(&i->lock);
-		if (r != -ENOSPC || !writeback_make_space(fs))
+		if (r != -ENOSPC)
+			break;
+		if (!in_turn)
+			in_turn = writeback_space_enter(fs, true);
+		if (!writeback_make_space(fs))
 			break;
 	}
+	if (in_turn)
+		writeback_space_leave(fs);
 	spares_put(fs, &spares);
 	return r;
 }
@@ -618,7 +625,8 @@ struct setattr {
 	struct inode *i;
 	const struct fs_attr *attr;
 	unsigned set;
-	bool more; /* extents are left behind the end */
+	bool more;	 /* extents are left behind the end */
+	bool keep_times; /* those of who asks come by themselves */
 	struct fs_attr ret;
 };
 
@@ -659,6 +667,8 @@ static void inline_cut_apply(struct fs *fs, uint64_t ino, const struct inline_cu
 static void set_times(struct fs *fs, struct inode_disk *d, const struct setattr *s)
 {
 	struct timespec now;
+	if (s->keep_times)
+		return;
 	inode_now(fs, &now);
 	if (s->set & FS_SET_ATIME_NOW)
 		d->atime = time_to_disk(now);
@@ -797,6 +807,7 @@ struct range {
 	uint64_t at, end; /* blocks; at moves on */
 	uint64_t count;
 	uint64_t size;
+	bool keep_times;
 };
 
 /* Counts the blocks of the range that have neither a place nor a promise nor a reservation.
@@ -876,7 +887,8 @@ static int promise_atom(struct fs *fs, void *arg)
 		r = inode_prepare(fs, ino);
 	if (r)
 		return r;
-	inode_times_now(fs, &d, false);
+	if (!g->keep_times)
+		inode_times_now(fs, &d, false);
 	extent_apply(fs, &e);
 	extent_account(&d, &e);
 	writeback_unreserve(fs, g->i, at, e.end);
@@ -908,7 +920,8 @@ static int clear_part(struct fs *fs, struct range *g, uint64_t lba)
 		r = inode_prepare(fs, ino);
 	if (r)
 		return r;
-	inode_times_now(fs, &d, true);
+	if (!g->keep_times)
+		inode_times_now(fs, &d, true);
 	writeback_drop(fs, g->i, first, e.end);
 	extent_apply(fs, &e);
 	extent_account(&d, &e);
@@ -929,10 +942,10 @@ static int zero_range_atom(struct fs *fs, void *arg)
 	return clear_part(fs, arg, LBA_NONE);
 }
 
-static int for_range(struct fs *fs, struct inode *i, uint64_t first, uint64_t end, unsigned kind,
-		     fs_atom_fn *fn)
+static int for_range(struct fs *fs, struct inode *i, uint64_t first, uint64_t end, bool keep_times,
+		     unsigned kind, fs_atom_fn *fn)
 {
-	struct range g = {.i = i, .at = first, .end = end};
+	struct range g = {.i = i, .at = first, .end = end, .keep_times = keep_times};
 	int r = 0;
 	while (r == 0 && g.at < g.end)
 		r = fs_atom(fs, kind, fn, &g);
@@ -1010,6 +1023,7 @@ static int fallocate_locked(struct fs *fs, struct inode *i, int mode, uint64_t o
 	uint64_t first = off >> BLOCK_SHIFT, last = DIV_ROUND_UP(end, BLOCK_BYTES);
 	uint64_t full_first = DIV_ROUND_UP(off, BLOCK_BYTES), full_end = end >> BLOCK_SHIFT;
 	bool punch = mode & FALLOC_FL_PUNCH_HOLE, zero = mode & FALLOC_FL_ZERO_RANGE;
+	bool keep_times = mode & FS_FALLOC_KEEP_TIMES;
 	int r = size_of(fs, i->ino, &size);
 	if (r)
 		return r;
@@ -1019,14 +1033,16 @@ static int fallocate_locked(struct fs *fs, struct inode *i, int mode, uint64_t o
 	if (r == 0 && (punch || zero) && off < size)
 		r = zero_edges(fs, i, off, MIN(end, size), spare);
 	if (r == 0 && (punch || zero) && full_first < full_end)
-		r = for_range(fs, i, full_first, full_end, ATOM_WRITE | ATOM_FREES,
+		r = for_range(fs, i, full_first, full_end, keep_times, ATOM_WRITE | ATOM_FREES,
 			      punch ? punch_atom : zero_range_atom);
 	if (r == 0 && !punch)
-		r = for_range(fs, i, first, last, ATOM_WRITE | ATOM_LOCKED, promise_atom);
+		r = for_range(fs, i, first, last, keep_times, ATOM_WRITE | ATOM_LOCKED,
+			      promise_atom);
 	if (r || (mode & FALLOC_FL_KEEP_SIZE) || end <= size)
 		return r;
 	struct fs_attr attr = {.size = end};
-	struct setattr s = {.i = i, .attr = &attr, .set = FS_SET_SIZE};
+	struct setattr s = {
+	    .i = i, .attr = &attr, .set = FS_SET_SIZE, .keep_times = keep_times};
 	r = extend_tail(fs, i, size, &spare[2]);
 	return r ? r : fs_atom(fs, ATOM_WRITE | ATOM_LOCKED, setattr_atom, &s);
 }
@@ -1034,9 +1050,10 @@ static int fallocate_locked(struct fs *fs, struct inode *i, int mode, uint64_t o
 int fs_fallocate(struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len)
 {
 	struct spares spares;
-	if (mode != 0 && mode != FALLOC_FL_KEEP_SIZE &&
-	    mode != (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE) && mode != FALLOC_FL_ZERO_RANGE &&
-	    mode != (FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE))
+	int what = mode & ~FS_FALLOC_KEEP_TIMES;
+	if (what != 0 && what != FALLOC_FL_KEEP_SIZE &&
+	    what != (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE) && what != FALLOC_FL_ZERO_RANGE &&
+	    what != (FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE))
 		return -EOPNOTSUPP;
 	if (!len)
 		return -EINVAL;

@@ -116,10 +116,16 @@ enum {
 };
 /*
  * Copied into the write buffer before it returns. O_APPEND is the caller's (kernel's). -ENOSPC now rather than later: what was
- * accepted can be written.
+ * accepted can be written. After an error the beginning may have been written.
  */
 int fs_write(struct fs *fs, uint64_t ino, uint64_t off, const void *data, size_t len, unsigned flags);
-/* mode: 0, FALLOC_FL_KEEP_SIZE, or PUNCH_HOLE | KEEP_SIZE, or ZERO_RANGE [| KEEP_SIZE]; others -EOPNOTSUPP. */
+enum {
+	FS_FALLOC_KEEP_TIMES = 1 << 30, /* as FS_WRITE_KEEP_TIMES; not a bit of fallocate(2) */
+};
+/*
+ * mode: 0, FALLOC_FL_KEEP_SIZE, or PUNCH_HOLE | KEEP_SIZE, or ZERO_RANGE [| KEEP_SIZE]; others -EOPNOTSUPP. With any of them
+ * FS_FALLOC_KEEP_TIMES.
+ */
 int fs_fallocate(struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len);
 int fs_lseek(struct fs *fs, uint64_t ino, uint64_t off, int whence, uint64_t *ret); /* SEEK_DATA, SEEK_HOLE; -ENXIO */
 /* datasync makes no difference to what is safe, only to what must be written. An earlier write error of the file is reported once

@@ -593,8 +593,11 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t si
 	const struct fuse_write_in *in =
 	    (const void *)(f->current->msg + sizeof(struct fuse_in_header));
 	bool kill = in->write_flags & FUSE_WRITE_KILL_SUIDGID;
-	/* What comes from the kernel's cache may come late: its times are the kernel's, and come by SETATTR. */
-	bool cached = in->write_flags & FUSE_WRITE_CACHE;
+	/*
+	 * What comes from the kernel's cache may come late: its times are the kernel's, and come by
+	 * SETATTR. With such a cache it keeps those of direct writes as well.
+	 */
+	bool cached = (in->write_flags & FUSE_WRITE_CACHE) || f->options.writeback_cache;
 
 	int r = fs_write(f->fs, ino, (uint64_t)off, data, size,
 			 (kill ? FS_WRITE_KILL_PRIV : 0) | (cached ? FS_WRITE_KEEP_TIMES : 0));
@@ -625,7 +628,12 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 			 struct fuse_file_info *fi)
 {
-	reply_error(req, fs_fallocate(front_of(req)->fs, ino, mode, (uint64_t)off, (uint64_t)len));
+	struct fs_fuse *f = front_of(req);
+
+	/* A kernel with a write-back cache has the times, and sends them. */
+	if (f->options.writeback_cache)
+		mode |= FS_FALLOC_KEEP_TIMES;
+	reply_error(req, fs_fallocate(f->fs, ino, mode, (uint64_t)off, (uint64_t)len));
 }
 
 struct launder {

@@ -344,11 +344,12 @@ void fs_statfs(struct fs *fs, struct fs_stat *ret)
 	/* Promised and buffered blocks are as good as used. */
 	uint64_t taken = writeback_reserved_blocks(fs) + fs->counters.prealloc_blocks;
 	uint64_t avail = space.data_free > taken ? space.data_free - taken : 0;
+	uint64_t meta = space.meta_free + space.meta_potential;
 	*ret = (struct fs_stat){
 	    .blocks = space.data_total,
 	    .blocks_free = MIN(avail + space.data_reserve, space.data_total),
 	    .blocks_avail = avail,
-	    .files_free = (space.meta_free + space.meta_potential) * INODES_PER_BLOCK,
+	    .files_free = (meta - MIN(meta, writeback_meta_kept(fs))) * INODES_PER_BLOCK,
 	    .dirty_bytes = writeback_dirty_bytes(fs),
 	};
 	ret->files = fs->counters.inodes + ret->files_free;

@@ -82,6 +82,8 @@ struct writeback {
 	unsigned workers;
 	bool stopping;
 	bool freed;
+	struct co_mutex space_lock; /* guards nothing but the order of those who lack space */
+	unsigned space_short;	    /* who hold it or wait for it */
 };
 
 struct batch {
@@ -543,6 +545,22 @@ bool writeback_make_space(struct fs *fs)
 		return false;
 	raid_space(fs->raid, &after);
 	return tried || after.data_free > before.data_free || after.meta_free > before.meta_free;
+}
+
+bool writeback_space_enter(struct fs *fs, bool always)
+{
+	struct writeback *wb = fs->wb;
+	if (!wb || (!always && !wb->space_short))
+		return false;
+	wb->space_short++;
+	co_mutex_lock(&wb->space_lock);
+	return true;
+}
+
+void writeback_space_leave(struct fs *fs)
+{
+	co_mutex_unlock(&fs->wb->space_lock);
+	fs->wb->space_short--;
 }
 
 uint64_t writeback_dirty_bytes(const struct fs *fs)
@@ -1263,7 +1281,8 @@ int writeback_write(struct fs *fs, struct inode *only, bool sync)
 {
 	struct list call;
 	list_init(&call);
-	int r = promises_make(fs, only, &call);
+	/* The flusher promises nothing to anybody. */
+	int r = only || sync ? promises_make(fs, only, &call) : 0;
 	if (r == 0)
 		r = write_dirty(fs, only, sync);
 	return promises_end(fs, &call, r);
@@ -1316,6 +1335,7 @@ int writeback_init(struct fs *fs)
 	co_cond_init(&wb->work_cond);
 	co_cond_init(&wb->batch_cond);
 	co_cond_init(&wb->end_cond);
+	co_mutex_init(&wb->space_lock);
 	wb->max = MAX(fs->options.dirty_bytes_max / BLOCK_BYTES, 8);
 	fs->wb = wb;
 	for (unsigned w = 0; w < WORKERS && !fs->read_only; w++) {

@@ -92,6 +92,14 @@ void writeback_note_freed(struct fs *fs);
 /* Before ENOSPC: does what may give space. False: it has not given any. Yields; no inode's lock
  * held. */
 bool writeback_make_space(struct fs *fs);
+/*
+ * Who lacks space tries to make some and to take it, one after the other: else what one has made others take, and the
+ * first is told ENOSPC while there is space. `always`: the caller has been told -ENOSPC; else only if others have. Locks
+ * if it returns true: unlock with space_leave. Yields; no inode's lock held. Between the two nobody calls
+ * writeback_room, since those who wait here have their room already.
+ */
+bool writeback_space_enter(struct fs *fs, bool always);
+void writeback_space_leave(struct fs *fs);
 /* Blocks that dirty data will need beyond what it has. For statfs (writeback_dirty_bytes:
  * private.h). */
 uint64_t writeback_reserved_blocks(const struct fs *fs);

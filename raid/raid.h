@@ -119,6 +119,9 @@ struct raid_space {
 	uint64_t data_reserve; /* kept back */
 	uint64_t meta_total, meta_free; /* of existing metadata chunks */
 	uint64_t meta_potential;        /* that free slices could become */
+	/* The part of data_free that is not in chunks yet: a metadata chunk may take as much as a data chunk of it. */
+	uint64_t data_potential;
+	uint64_t data_chunk, meta_chunk; /* blocks of the next chunk; 0: there cannot be one */
 };
 /* data_free counts chunks whose bitmap is not loaded by their hint. */
 void raid_space(const struct raid *r, struct raid_space *ret);

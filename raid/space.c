@@ -22,7 +22,6 @@
 #define META_RESERVE_BLOCKS 256u    /* for deleting on a full filesystem */
 #define DATA_RESERVE_FRACTION 128u  /* of all data blocks, kept from ordinary allocation */
 #define DATA_RESERVE_BLOCKS_MAX (256u << 10)
-#define GROW_TRIES_MAX MEMBERS_MAX  /* each failure takes a member out */
 
 /* ---- bits ---- */
 
@@ -92,9 +91,12 @@ static int space_attach(struct raid *r, struct chunk *c)
 
 	if (!s)
 		return -ENOMEM;
-	s->free = c->geom.blocks;
-	if (c->fill_hint != UINT32_MAX)
-		s->free -= MIN(s->free, c->fill_hint);
+	/* Metadata blocks are given out without a wait: those of a chunk count when it is loaded. */
+	if (c->class == CHUNK_DATA) {
+		s->free = c->geom.blocks;
+		if (c->fill_hint != UINT32_MAX)
+			s->free -= MIN(s->free, c->fill_hint);
+	}
 	*class_free(r, c) += s->free;
 	*(c->class == CHUNK_META ? &r->meta_total : &r->data_total) += c->geom.blocks;
 	c->space = s;
@@ -226,6 +228,8 @@ void space_recount(struct raid *r)
 {
 	r->meta_potential = table_potential_blocks(r->t, CHUNK_META);
 	r->data_potential = table_potential_blocks(r->t, CHUNK_DATA);
+	r->data_chunk_blocks = table_chunk_blocks(r->t, CHUNK_DATA);
+	r->meta_chunk_blocks = table_chunk_blocks(r->t, CHUNK_META);
 }
 
 uint32_t space_fill_hint(const struct chunk *c)
@@ -233,47 +237,40 @@ uint32_t space_fill_hint(const struct chunk *c)
 	return (uint32_t)(c->geom.blocks - c->space->free);
 }
 
-static int grow_flush(struct raid *r, struct chunk *c)
-{
-	struct io ios[MEMBERS_MAX];
-	struct io_batch batch;
-
-	io_batch_init(&batch, r->loop);
-	for (unsigned i = 0; i < c->geom.columns; i++)
-		if (table_column_writable(r->t, &c->columns[i]))
-			io_flush(&batch, &ios[i], r->t->members[c->columns[i].member].dev);
-	return io_batch_wait(&batch);
-}
-
 int space_grow(struct raid *r, enum chunk_class class)
 {
+	uint32_t next = r->t->chunk_next;
 	struct chunk *c;
 	int err;
 
 	if (r->read_only)
 		return -EROFS;
 	co_mutex_lock(&r->table_lock);
-	for (unsigned tries = 0;; tries++) {
-		c = NULL;
-		err = r->error ? r->error : table_chunk_add(r->t, class, &c);
-		if (err)
-			break;
+	/* Many run short at the same instant: one chunk is enough for all of them. */
+	for (unsigned i = r->t->chunk_count; i-- > 0 && r->t->chunks[i]->number >= next;) {
+		c = r->t->chunks[i];
+		if (c->class != class || !c->space)
+			continue;
+		co_mutex_unlock(&r->table_lock);
+		return space_load(r, c);
+	}
+	err = r->error ? r->error : table_chunk_add(r->t, class, &c);
+	if (!err) {
 		c->hidden = true;
-		err = page_format_chunk(r->loop, r->t, c);
+		err = pages_format(r, c);
 		/* W6: the table must not announce a chunk whose bitmap pages a crash can still lose. */
 		if (!err)
-			err = grow_flush(r, c);
+			err = journal_flush_members(r);
 		c->hidden = false;
 		if (!err)
 			err = health_table_write_locked(r);
 		if (!err)
 			err = space_attach(r, c);
-		if (!err)
-			break;
-		table_chunk_drop(r->t, c);
-		/* Writing the table finds out which member it is and takes it out. */
-		if (tries == GROW_TRIES_MAX || health_table_write_locked(r))
-			break;
+		if (err) {
+			table_chunk_drop(r->t, c);
+			if (!r->error)
+				(void)health_table_write_locked(r); /* its error stays in r->error */
+		}
 	}
 	space_recount(r);
 	co_mutex_unlock(&r->table_lock);
@@ -466,10 +463,10 @@ typedef void grant_fn(struct grant *g, struct chunk *c);
 static void grant_over_chunks(struct grant *g, grant_fn *fn)
 {
 	struct raid *r = g->r;
-	unsigned count = r->t->chunk_count;
 
-	for (unsigned i = 0; i < count && g->want && !g->full; i++) {
-		unsigned at = (r->data_cursor + i) % count;
+	/* A chunk that could not be made may leave the table while we wait. */
+	for (unsigned i = 0; i < r->t->chunk_count && g->want && !g->full; i++) {
+		unsigned at = (r->data_cursor + i) % r->t->chunk_count;
 		struct chunk *c = r->t->chunks[at];
 
 		if (c->class != CHUNK_DATA || !c->space || !c->space->free || space_load(r, c))
@@ -597,6 +594,9 @@ void raid_space(const struct raid *r, struct raid_space *ret)
 	ret->meta_total = r->meta_total;
 	ret->meta_free = r->meta_free;
 	ret->meta_potential = r->meta_potential;
+	ret->data_potential = r->data_potential;
+	ret->data_chunk = r->data_chunk_blocks;
+	ret->meta_chunk = r->meta_chunk_blocks;
 }
 
 /* ---- live blocks ---- */
@@ -609,7 +609,7 @@ int raid_is_live(struct raid *r, uint64_t lba, bool *ret)
 	int err;
 
 	*ret = false;
-	if (!c || LBA_BLOCK(lba) >= c->geom.blocks)
+	if (!c || !c->space || LBA_BLOCK(lba) >= c->geom.blocks)
 		return 0;
 	err = space_load(r, c);
 	if (err)
@@ -650,7 +650,7 @@ int raid_for_each_live(struct raid *r, enum chunk_class class,
 	int err = 0;
 
 	for (unsigned i = 0; i < r->t->chunk_count && !err; i++)
-		if (r->t->chunks[i]->class == class)
+		if (r->t->chunks[i]->class == class && r->t->chunks[i]->space)
 			err = chunk_for_each_live(r, r->t->chunks[i], fn, arg);
 	return err;
 }

@@ -382,6 +382,20 @@ uint64_t table_potential_blocks(const struct table *t, enum chunk_class class)
 	return blocks;
 }
 
+uint64_t table_chunk_blocks(const struct table *t, enum chunk_class class)
+{
+	unsigned picked[MEMBERS_MAX], count;
+	struct geom geom;
+	struct pool p;
+
+	pool_init(&p, t);
+	if (pool_pick(&p, t, class, picked, &count) != 0 || class_geom(t, class, count, &geom) != 0)
+		return 0;
+	if (class == CHUNK_DATA && pool_meta_chunks(&p, t) < meta_reserve(&p, t))
+		return 0;
+	return geom.blocks;
+}
+
 /* ---- chunks ---- */
 
 static uint64_t bytes_of(const struct table *t)

@@ -24,6 +24,7 @@ struct member {
 	char hint[64], serial[64];
 	/* not stored */
 	struct dev *dev;       /* NULL: not here */
+	bool leaving;          /* gets no more journal records: it is about to be REMOVED */
 	uint8_t *slice_used;   /* slice_count bytes, derived from the chunks */
 	uint32_t slices_free;
 	uint8_t label_place[2]; /* label.c's: where the newest label stands in labels A and B */
@@ -105,6 +106,8 @@ int table_chunk_add(struct table *t, enum chunk_class class, struct chunk **ret)
 void table_chunk_drop(struct table *t, struct chunk *chunk);
 /* Blocks that chunks of the class could still get from free slices if only chunks of that class were added. */
 uint64_t table_potential_blocks(const struct table *t, enum chunk_class class);
+/* Blocks of the chunk that table_chunk_add would make next; 0: there is no room for one. */
+uint64_t table_chunk_blocks(const struct table *t, enum chunk_class class);
 /* Finds a free slice on a member: -ENOSPC. */
 int table_slice_get(struct table *t, unsigned member, uint16_t *ret_slice);
 void table_slice_put(struct table *t, unsigned member, uint16_t slice);

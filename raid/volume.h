@@ -80,6 +80,9 @@ void page_mark_dirty(struct raid *r, struct page *p);
 /* Reads every copy of a page and compares with the newest; *ret_bad = copies that are missing or old. */
 int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigned *ret_bad);
 
+/* The first pages of a new chunk. Not flushed. Members that fail are taken out, and their columns are stale. Yields. */
+int pages_format(struct raid *r, struct chunk *c);
+
 /* Checksum of a block where it stands; never 0. */
 uint64_t block_sum(const struct uuid *fs, uint32_t chunk, uint64_t row, unsigned sum, const void *data);
 
@@ -224,6 +227,17 @@ struct rows {
 	uint8_t *found;  /* what it was before recovery */
 	bool any_bad;
 };
+/*
+ * Memory for rows is promised before any cell is locked, all that is needed at once: who holds some of it waits for
+ * nobody who wants more. What is asked for alone is always given. Yields.
+ */
+void rows_reserve(struct raid *r, uint64_t bytes);
+void rows_unreserve(struct raid *r, uint64_t bytes);
+/* Of one group of so many rows. */
+static inline uint64_t rows_bytes(const struct chunk *c, unsigned count)
+{
+	return (uint64_t)c->geom.span * count * BLOCK_BYTES;
+}
 /* Reads all slots and verifies each against its checksum. Pages are loaded as needed. 0 even when blocks are bad. Yields. */
 int rows_load(struct raid *r, struct rows *rows, struct chunk *c, unsigned group, uint64_t row, unsigned count);
 /* Computes what is bad from what is good. Counts lost blocks in *ret_lost (NULL allowed). */
@@ -271,6 +285,7 @@ struct journal {
 	uint64_t record_seq;   /* newest durable record; counted apart, since empty transactions write none */
 	bool committing, checkpointing;
 	bool checkpointer_runs; /* else whoever commits does its work */
+	bool finishing;        /* somebody does */
 	uint64_t captured;     /* transaction at whose sealing the running checkpoint took the pages */
 	uint64_t captured_record; /* newest record then durable */
 	bool want_checkpoint;
@@ -388,6 +403,7 @@ struct raid {
 	unsigned data_cursor;  /* index of the chunk that is being filled */
 	uint64_t meta_free, data_free;           /* blocks in existing chunks */
 	uint64_t meta_potential, data_potential; /* in chunks that could be made */
+	uint64_t meta_chunk_blocks, data_chunk_blocks; /* of the next chunk; 0: there cannot be one */
 	uint64_t meta_total, data_total;         /* of existing chunks */
 	struct co_cond space_loaded;
 
@@ -398,6 +414,9 @@ struct raid {
 
 	struct job rebuild, scrub;
 	uint64_t read_rotor; /* spreads reads over copies */
+	uint64_t rows_bytes; /* promised */
+	struct co_mutex rows_turn; /* first come, first served, large ones too */
+	struct co_cond rows_room;
 };
 
 /* Spawns fn(r) as a coroutine that raid_close waits for. */

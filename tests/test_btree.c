@@ -48,6 +48,35 @@ uint64_t writeback_reserved_blocks(const struct fs *fs)
 {
 	return 0;
 }
+bool writeback_meta_may(const struct fs *fs, unsigned kind, uint32_t want)
+{
+	return true;
+}
+bool writeback_meta_may_grow(struct fs *fs)
+{
+	return true;
+}
+uint64_t writeback_meta_kept(const struct fs *fs)
+{
+	return 0;
+}
+bool writeback_space_enter(struct fs *fs, bool always)
+{
+	return false;
+}
+void writeback_space_leave(struct fs *fs)
+{
+}
+/* What was freed can be used after a commit. */
+bool writeback_make_space(struct fs *fs)
+{
+	struct raid_space before, after;
+	raid_space(fs->raid, &before);
+	if (raid_commit(fs->raid) != 0)
+		return false;
+	raid_space(fs->raid, &after);
+	return after.meta_free > before.meta_free;
+}
 void inodes_reap_wait(struct fs *fs)
 {
 }

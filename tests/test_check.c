@@ -50,6 +50,29 @@ uint64_t writeback_dirty_bytes(const struct fs *fs)
 {
 	return 0;
 }
+bool writeback_meta_may(const struct fs *fs, unsigned kind, uint32_t want)
+{
+	return true;
+}
+bool writeback_meta_may_grow(struct fs *fs)
+{
+	return true;
+}
+uint64_t writeback_meta_kept(const struct fs *fs)
+{
+	return 0;
+}
+bool writeback_space_enter(struct fs *fs, bool always)
+{
+	return false;
+}
+void writeback_space_leave(struct fs *fs)
+{
+}
+bool writeback_make_space(struct fs *fs)
+{
+	return false;
+}
 uint64_t writeback_reserved_blocks(const struct fs *fs)
 {
 	return 0;

@@ -554,20 +554,22 @@ static void growing(struct world *w)
 	}
 }
 
-static bool hands_off;
-
-static void block_0_stays_dirty(struct world *w, unsigned number)
+/* Makes block 0 dirty for the first time while the flusher writes out the others. */
+static void block_0_comes_late(struct world *w, unsigned number)
 {
 	uint8_t data[BLOCK_BYTES];
+	struct inode *i = inode_find(w->fs, shared_ino);
+	(void)number;
 	memset(data, 'd', sizeof(data));
-	if (number == 0) {
-		check_ok(fs_fsync(w->fs, shared_ino, false, NULL));
-		hands_off = true;
-		return;
-	}
-	while (!hands_off) {
-		check_ok(fs_write(w->fs, shared_ino, 0, data, sizeof(data), 0));
-		co_yield ();
+	for (unsigned second = 0; second < 8; second++) {
+		co_sleep_ns(NS_PER_S);
+		for (unsigned turn = 0; turn < 100; turn++) {
+			if (!list_empty(&i->writing)) {
+				check_ok(fs_write(w->fs, shared_ino, 0, data, sizeof(data), 0));
+				return;
+			}
+			co_yield ();
+		}
 	}
 }
 
@@ -580,13 +582,14 @@ static void behind_the_end(struct world *w)
 	size_t got;
 	unsigned cut = 0;
 	memset(data, 'd', sizeof(data));
-	for (unsigned round = 0; round < 10; round++) {
+	for (unsigned round = 0; round < 30; round++) {
 		check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
 		fs_unref(w->fs, a.ino, 1);
 		shared_ino = a.ino;
-		hands_off = false;
-		check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
-		world_side_by_side(w, 2, block_0_stays_dirty);
+		check_ok(fs_write(w->fs, a.ino, BLOCK_BYTES, data, 2 * BLOCK_BYTES, 0));
+		world_side_by_side(w, 1, block_0_comes_late);
+		for (unsigned turn = 0; turn < round; turn++)
+			co_yield ();
 		check_ok(fs_fsync(w->fs, FS_ROOT_INO, false, NULL));
 		world_crash(w);
 		check_ok(fs_getattr(w->fs, a.ino, &a));
@@ -594,7 +597,7 @@ static void behind_the_end(struct world *w)
 		check_ok(fs_setattr(w->fs, a.ino, &b, FS_SET_SIZE, &c));
 		check_ok(read_again(w, a.ino, 0, b.size, out, &got));
 		for (size_t k = 0; k < got; k++)
-			assert_int_equal(out[k], k < a.size ? 'd' : 0);
+			assert_true(out[k] == (k < a.size ? 'd' : 0) || (k < BLOCK_BYTES && !out[k]));
 		check_ok(fs_unlink(w->fs, FS_ROOT_INO, "f"));
 	}
 	assert_true(cut > 0);
@@ -796,6 +799,68 @@ static void full_many_hands(struct world *w)
 	check_ok(fs_sync(w->fs));
 }
 
+/*
+ * The tree is full of tiny files before the data is: then too what was accepted can be written, data still comes,
+ * overwriting works with the blocks of a file scattered, and everything can be deleted.
+ */
+static void full_of_tiny_files(struct world *w)
+{
+	struct fs_attr a, t;
+	uint8_t data[BLOCK_BYTES], out[BLOCK_BYTES + 100];
+	static uint8_t big[60 * BLOCK_BYTES];
+	char name[20];
+	unsigned count = 0;
+	size_t got;
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
+	for (unsigned k = 0; k < 50; k++)
+		check_ok(fs_write(w->fs, a.ino, k * sizeof(big), big, sizeof(big), 0));
+	check_ok(fs_sync(w->fs));
+	for (;; count++) {
+		memset(data, (int)count, sizeof(data));
+		snprintf(name, sizeof(name), "t%u", count);
+		int r = fs_mknod(w->fs, FS_ROOT_INO, name, S_IFREG | 0644, 0, 0, &root_cred, &t);
+		if (r == 0) {
+			fs_unref(w->fs, t.ino, 1);
+			r = fs_write(w->fs, t.ino, 0, data, 900, 0);
+		}
+		if (r) {
+			check_err(r, -ENOSPC);
+			break;
+		}
+	}
+	assert_true(count > 500);
+	check_ok(fs_sync(w->fs));
+	check_ok(fs_write(w->fs, a.ino, 50 * sizeof(big), big, sizeof(big), 0));
+	check_ok(fs_sync(w->fs));
+	/* Each block that moves would cut an extent in three. */
+	for (unsigned round = 1; round < 4; round++) {
+		memset(data, (int)round, sizeof(data));
+		for (unsigned k = 0; k < 3000; k += 2) {
+			check_ok(fs_write(w->fs, a.ino, k * BLOCK_BYTES, data, sizeof(data), 0));
+			if (rnd(w, 300) == 0)
+				check_ok(fs_fsync(w->fs, a.ino, false, NULL));
+		}
+		check_ok(fs_sync(w->fs));
+	}
+	for (unsigned k = 0; k < 3000; k++) {
+		check_ok(read_again(w, a.ino, k * BLOCK_BYTES, BLOCK_BYTES, out, &got));
+		assert_int_equal(out[77], k % 2 ? 0 : 3);
+	}
+	world_remount(w);
+	for (unsigned k = 0; k < count; k++) {
+		snprintf(name, sizeof(name), "t%u", k);
+		check_ok(fs_lookup(w->fs, FS_ROOT_INO, name, &t));
+		check_ok(read_again(w, t.ino, 0, BLOCK_BYTES, out, &got));
+		assert_int_equal(got, 900);
+		assert_int_equal(out[899], k & 255);
+		fs_unref(w->fs, t.ino, 1);
+		check_ok(fs_unlink(w->fs, FS_ROOT_INO, name));
+	}
+	inodes_reap_wait(w->fs);
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "again", S_IFREG | 0644, 0, 0, &root_cred, &t));
+	check_ok(fs_write(w->fs, t.ino, 0, data, 900, 0));
+}
+
 /* ---- failures ---- */
 
 static void failing_writes(struct world *w)
@@ -926,6 +991,13 @@ static void test_full(void **state)
 	world_test(2, &p, 200000, full_volume);
 	world_test(3, &p, 0, full_many_hands);
 	world_test(4, &p, 400000, full_many_hands);
+	p.data_chunk_blocks = 8192;
+	p.meta_chunk_blocks = 512;
+	p.meta_chunks_max = 3;
+	world_test(5, &p, 0, full_of_tiny_files);
+	world_test(6, &p, 400000, full_of_tiny_files);
+	p.run_blocks_max = 1;
+	world_test(7, &p, 0, full_of_tiny_files);
 }
 static void test_failures(void **state)
 {

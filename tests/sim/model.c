@@ -848,6 +848,7 @@ void model_data_settle(struct model *m, struct mobj *file, uint64_t off, const u
 	for (size_t at = 0; at < len; at += BLOCK_BYTES) {
 		size_t n = MIN(len - at, (size_t)BLOCK_BYTES);
 		struct mblock *b = block_find(file, (off + at) / BLOCK_BYTES);
+		static const uint8_t zeros[BLOCK_BYTES];
 		uint8_t *copy = calloc(1, BLOCK_BYTES);
 		bool legal = false;
 
@@ -860,7 +861,19 @@ void model_data_settle(struct model *m, struct mobj *file, uint64_t off, const u
 		if (!legal && b)
 			fail(m, "file %llu: a write that failed left something else at %llu",
 			     (unsigned long long)file->ino, (unsigned long long)(off + at));
+		/* Zeros may be a hole still: it must not count as written (model_written). */
+		if (!memcmp(copy, zeros, BLOCK_BYTES)) {
+			free(copy);
+			copy = NULL;
+		}
 		block_push(file, (off + at) / BLOCK_BYTES, call, 0, copy);
+	}
+	/* Behind the end nothing has been written either. */
+	for (unsigned i = 0; i < file->block_count; i++) {
+		struct mblock *b = &file->blocks[i];
+
+		if (b->index >= DIV_ROUND_UP(size, BLOCK_BYTES) && b->v[b->count - 1].data)
+			block_push(file, b->index, call, 0, NULL);
 	}
 	size_push(file, call, size);
 	model_data_end(m, file);

@@ -25,6 +25,7 @@
 #define IO_BYTES_MAX	 (512u << 10)
 #define FILE_BYTES_SMALL (96u << 10)
 #define FILE_BYTES_BIG	 (3u << 20)
+#define TINY_BYTES 1024 /* INLINE_BYTES_MAX; the oracle shares no header with what it judges */
 #define FAR_BYTES_MAX	 (1ull << 32)
 #define DEPTH_MAX	 6
 #define XATTR_BYTES_MAX	 20000u
@@ -745,7 +746,8 @@ static int op_write(struct worker *w)
 		return 0;
 	off = pick_off(w, o);
 	len = pick_len(w, off % BLOCK_BYTES == 0 && rng_chance(&w->rng, 1, 2));
-	written = model_written(o, off, len);
+	/* A tiny file stands in the tree: for more it needs its first block. */
+	written = model_written(o, off, len) && (model_size(o) > TINY_BYTES || off + len <= model_size(o));
 	fill(w, off, len);
 	say(w, "write %llu %llu+%zu tick %llu", (unsigned long long)o->ino, (unsigned long long)off,
 	    len, (unsigned long long)work->model.tick + 1);
