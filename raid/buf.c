@@ -56,7 +56,7 @@ static struct {
 	size_t used_bytes;
 	struct meta *meta;
 	uint32_t free[ORDERS]; /* first of each order */
-	struct list waiters;
+	struct list waiters, waiters_below;
 } pool;
 
 static unsigned order_of(size_t bytes)
@@ -119,17 +119,32 @@ static void *take(unsigned order)
 	return address(i);
 }
 
-static void serve_waiters(void)
+/* Leaves what is kept for those below; all of the pool may be had when nobody else has any. */
+static void *take_above(unsigned order)
 {
-	while (!list_empty(&pool.waiters)) {
-		struct waiter *w = list_first(&pool.waiters, struct waiter, node);
+	size_t used = pool.used_bytes + ((size_t)BLOCK_BYTES << order);
 
-		w->p = take(w->order);
+	return used > pool.bytes - pool.bytes / BUF_BELOW_SHARE && pool.used_bytes ? NULL : take(order);
+}
+
+static void serve(struct list *waiters, void *(*from)(unsigned order))
+{
+	while (!list_empty(waiters)) {
+		struct waiter *w = list_first(waiters, struct waiter, node);
+
+		w->p = from(w->order);
 		if (!w->p)
 			break;
 		list_del(&w->node);
 		co_wake(w->co);
 	}
+}
+
+static void serve_waiters(void)
+{
+	serve(&pool.waiters_below, take);
+	if (list_empty(&pool.waiters_below))
+		serve(&pool.waiters, take_above);
 }
 
 static void release(uint32_t i)
@@ -202,6 +217,7 @@ int buf_pool_init(size_t bytes)
 	pool.bytes = bytes;
 	pool.used_bytes = 0;
 	list_init(&pool.waiters);
+	list_init(&pool.waiters_below);
 	for (unsigned order = 0; order < ORDERS; order++)
 		pool.free[order] = NIL;
 	/* Backwards, so that the first allocations come from the beginning. */
@@ -215,7 +231,7 @@ void buf_pool_exit(void)
 {
 	if (!pool.base)
 		return;
-	assert(list_empty(&pool.waiters));
+	assert(list_empty(&pool.waiters) && list_empty(&pool.waiters_below));
 	UNPOISON(pool.base, pool.bytes);
 	(void)munmap(pool.base, pool.bytes); /* ours, whole */
 	mem_free(pool.meta);
@@ -230,21 +246,31 @@ void *buf_get(size_t bytes)
 	return take(order_of(bytes));
 }
 
-void *buf_get_wait(size_t bytes)
+static void *get_wait(size_t bytes, struct list *waiters, void *(*from)(unsigned order))
 {
 	struct waiter w = {.co = co_self(), .order = order_of(bytes)};
 
 	assert(pool.base && w.co);
-	if (list_empty(&pool.waiters)) {
-		void *p = take(w.order);
+	if (list_empty(waiters)) {
+		void *p = from(w.order);
 
 		if (p)
 			return p;
 	}
 	assert(((size_t)BLOCK_BYTES << w.order) <= pool.bytes);
-	list_add_tail(&pool.waiters, &w.node);
+	list_add_tail(waiters, &w.node);
 	co_wait();
 	return w.p;
+}
+
+void *buf_get_wait(size_t bytes)
+{
+	return get_wait(bytes, &pool.waiters, take_above);
+}
+
+void *buf_get_wait_below(size_t bytes)
+{
+	return get_wait(bytes, &pool.waiters_below, take);
 }
 
 void buf_put(void *p)

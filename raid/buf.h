@@ -27,6 +27,12 @@ void *buf_get(size_t bytes);
  * memory that others of your kind need too.
  */
 void *buf_get_wait(size_t bytes);
+/*
+ * The same for who serves those that wait in buf_get_wait, or hold what they got there: the last 1/BUF_BELOW_SHARE of the
+ * pool is kept for them, and they do not stand behind the others.
+ */
+#define BUF_BELOW_SHARE 4u
+void *buf_get_wait_below(size_t bytes);
 /* p is what buf_get returned, or NULL. */
 void buf_put(void *p);
 bool buf_in_pool(const void *p);

@@ -210,15 +210,17 @@ static int check_rows(struct walk *w, uint64_t row, unsigned count)
 {
 	struct check *k = w->user;
 	struct chunk *c = w->chunk;
-	char *parity = buf_get_wait(PARITY_MAX * BLOCK_BYTES);
+	char *parity = buf_get_wait_below(PARITY_MAX * BLOCK_BYTES);
 	int err = 0;
 
 	for (unsigned group = 0; group < c->geom.groups && !err; group++) {
 		struct cell_lock lock;
 
+		rows_reserve(k->r, rows_bytes(c, count));
 		cell_lock(k->r, &lock, c, row, count, group);
 		err = check_group(k, c, group, row, count, parity);
 		cell_unlock(k->r, &lock);
+		rows_unreserve(k->r, rows_bytes(c, count));
 	}
 	buf_put(parity);
 	return err;

@@ -84,6 +84,9 @@ void images_exit(struct raid *r)
 			image_free(r, list_first(&r->image_hash[b], struct image, hash));
 	while (!list_empty(&r->images_committed))
 		image_free(r, list_first(&r->images_committed, struct image, txn));
+	/* Those that were cancelled are on the list of their transaction alone. */
+	while (r->journal.open && !list_empty(&r->journal.open->images))
+		image_free(r, list_first(&r->journal.open->images, struct image, txn));
 	mem_free(r->image_hash);
 	r->image_hash = NULL;
 }
@@ -106,7 +109,9 @@ static struct image *image_new(struct raid *r, struct chunk *c, uint64_t row, un
 
 	if (!i)
 		return NULL;
-	i->data = r->read_only ? NULL : buf_get(BLOCK_BYTES);
+	/* Not of what others wait for. */
+	if (!r->read_only && buf_pool_free_bytes() > buf_pool_bytes() / BUF_BELOW_SHARE)
+		i->data = buf_get(BLOCK_BYTES);
 	if (!i->data) {
 		i->heap = true;
 		if (posix_memalign(&i->data, BLOCK_BYTES, BLOCK_BYTES)) {

@@ -347,7 +347,7 @@ static bool member_in_service(const struct raid *r, unsigned m)
 {
 	const struct member *member = &r->t->members[m];
 
-	return member->dev && member->state == MEMBER_ACTIVE && member->last_gen;
+	return member->dev && member->state == MEMBER_ACTIVE && member->last_gen && !member->leaving;
 }
 
 static uint64_t rings_used_max(struct raid *r)
@@ -784,7 +784,7 @@ int raid_commit(struct raid *r)
 		(void)commit_run(r); /* leaves its error in r->error */
 		j->committing = false;
 		co_cond_wake_all(&j->done);
-		if (!j->checkpointing || r->error)
+		if (!j->checkpointing || j->finishing || r->error)
 			continue;
 		if (j->checkpointer_runs)
 			co_cond_wake_all(&j->checkpoint_kick);
@@ -801,13 +801,16 @@ static int throttle(struct raid *r, uint32_t more)
 	uint64_t ring = r->t->journal_bytes;
 
 	while (!r->error) {
-		uint64_t bytes = open_bytes(r) + (uint64_t)(j->images_reserved + more) * BLOCK_BYTES;
+		bool crowded = j->image_count > buf_pool_bytes() / BLOCK_BYTES / 3;
+		uint64_t bytes = open_bytes(r);
+		/* Against what others have reserved and not staged yet it does nothing: that is waited for. */
+		bool commit_helps = !j->committing && (bytes > ring / 16 || (crowded && !j->checkpointing));
 
-		if (bytes > ring / 16 && !j->committing)
+		if (commit_helps)
 			co_cond_wake_all(&j->timer_kick);
-		if (bytes <= ring / 8 && j->image_count <= buf_pool_bytes() / BLOCK_BYTES / 3)
+		if (bytes + (uint64_t)(j->images_reserved + more) * BLOCK_BYTES <= ring / 8 && !crowded)
 			break;
-		if (!r->started || r->stopping)
+		if (commit_helps && (!r->started || r->stopping))
 			(void)raid_commit(r); /* leaves its error in r->error */
 		else
 			co_cond_wait(&j->done);
@@ -832,6 +835,8 @@ int journal_reserve_images(struct raid *r, uint32_t count)
 void journal_unreserve_images(struct raid *r, uint32_t count)
 {
 	r->journal.images_reserved -= count;
+	if (count)
+		co_cond_wake_all(&r->journal.done);
 }
 
 int raid_error(const struct raid *r)
@@ -857,8 +862,11 @@ int journal_write_home(struct raid *r, uint64_t seq)
 static int checkpoint_finish(struct raid *r)
 {
 	struct journal *j = &r->journal;
-	int err = journal_write_home(r, j->captured);
+	int err;
 
+	j->finishing = true;
+	err = journal_write_home(r, j->captured);
+	j->finishing = false;
 	if (!err) {
 		j->tail = j->captured_record + 1;
 	} else {
@@ -869,6 +877,7 @@ static int checkpoint_finish(struct raid *r)
 	pages_release(r);
 	j->checkpointing = false;
 	co_cond_wake_all(&j->done);
+	co_cond_wake_all(&j->checkpoint_kick); /* it may have waited for this one, to stop */
 	return err;
 }
 
@@ -897,17 +906,18 @@ static void checkpointer(struct raid *r)
 
 	j->checkpointer_runs = true;
 	while (!r->abandoned) {
-		if (j->checkpointing && j->durable >= j->captured && !r->error) {
+		if (j->checkpointing && !j->finishing && j->durable >= j->captured && !r->error) {
 			if (!checkpoint_finish(r))
 				(void)raid_commit(r); /* publishes the tail; its error stays in r->error */
 			continue;
 		}
-		if (r->stopping)
+		/* One that is captured is finished first: there are jobs that rely on it. */
+		if (r->stopping && (!j->checkpointing || r->error))
 			break;
 		co_cond_wait(&j->checkpoint_kick);
 	}
 	j->checkpointer_runs = false;
-	if (j->checkpointing) { /* an error ended it: nobody must wait for it */
+	if (j->checkpointing && !j->finishing) { /* an error ended it: nobody must wait for it */
 		pages_release(r);
 		j->checkpointing = false;
 		co_cond_wake_all(&j->done);

@@ -56,10 +56,6 @@ static int check_devices(struct dev **devs, unsigned count)
 	for (unsigned i = 0; i < count; i++) {
 		const struct dev *dev = devs[i];
 
-		if (dev->read_only) {
-			log_error("%s: device is read-only", dev->name);
-			return -EROFS;
-		}
 		if (dev->size_bytes < MEMBER_BYTES_MIN) {
 			log_error("%s: too small: got %" PRIu64
 				  " bytes, expected at least %llu MiB",
@@ -311,6 +307,18 @@ static void draw_uuid(struct loop *loop, struct uuid *ret)
 	ret->b[8] = (uint8_t)((ret->b[8] & 0x3f) | 0x80);
 }
 
+/* Not in the plan: a dry run opens them for reading. */
+static int check_writable(struct dev **devs, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		if (devs[i]->read_only) {
+			log_error("%s: device is read-only", devs[i]->name);
+			return -EROFS;
+		}
+	}
+	return 0;
+}
+
 static int wipe_all(struct dev **devs, unsigned count)
 {
 	int ret = 0;
@@ -388,6 +396,11 @@ int raid_format(struct loop *loop, struct dev **devs, unsigned count,
 
 	if (err)
 		return err;
+	err = check_writable(devs, count);
+	if (err) {
+		table_free(t);
+		return err;
+	}
 	if (uuid_is_null(&t->fs))
 		draw_uuid(loop, &t->fs);
 	for (unsigned i = 0; i < t->member_count; i++)

@@ -219,7 +219,7 @@ static int page_read_copies(struct raid *r, struct chunk *c, uint32_t number, st
 
 	pr->copies = c->geom.page_copies;
 	pr->asked = 0;
-	pr->buf = buf_get_wait((size_t)pr->copies * 2 * BLOCK_BYTES);
+	pr->buf = buf_get_wait_below((size_t)pr->copies * 2 * BLOCK_BYTES);
 	io_batch_init(&batch, r->loop);
 	for (unsigned copy = 0; copy < pr->copies; copy++) {
 		unsigned column;
@@ -297,8 +297,14 @@ static int page_choose(struct raid *r, struct page *p, const struct page_read *p
 	}
 	memcpy(p->cur, newest, sizeof(*p->cur));
 	p->gen = from_le64(newest->gen);
-	if (uneven)
+	if (uneven) {
+		/*
+		 * Of a checkpoint that a crash cut short, what all copies have is the generation before, and the journal
+		 * holds every change since: the next one must go to the other place, where that is not overwritten.
+		 */
+		p->gen += !page_copy_was_durable(r, newest);
 		page_mark_dirty(r, p);
+	}
 	return 0;
 }
 
@@ -625,7 +631,7 @@ static int pages_write_kind(struct raid *r, bool bitmaps)
 			batch[n++] = p;
 		}
 		if (!n) {
-			void *wait = buf_get_wait(BLOCK_BYTES);
+			void *wait = buf_get_wait_below(BLOCK_BYTES);
 
 			buf_put(wait);
 		}
@@ -699,7 +705,7 @@ static int page_format_write(struct loop *loop, struct table *t, struct chunk *c
 {
 	struct io ios[PAGE_COPIES_MAX];
 	struct io_batch batch;
-	char *buf = buf_get_wait((size_t)c->geom.page_copies * 2 * BLOCK_BYTES);
+	char *buf = buf_get_wait_below((size_t)c->geom.page_copies * 2 * BLOCK_BYTES);
 	int err;
 
 	memset(buf, 0, (size_t)c->geom.page_copies * 2 * BLOCK_BYTES);
@@ -734,10 +740,40 @@ int page_format_chunk(struct loop *loop, struct table *t, struct chunk *c)
 	return err;
 }
 
+int pages_format(struct raid *r, struct chunk *c)
+{
+	struct page_disk *content = mem_zalloc(sizeof(*content));
+	unsigned copies = c->geom.page_copies;
+	char *buf = buf_get_wait_below((size_t)(copies + 1) * BLOCK_BYTES), *zeros = buf + copies * BLOCK_BYTES;
+	int err = content ? 0 : -ENOMEM;
+
+	memset(zeros, 0, BLOCK_BYTES);
+	for (uint32_t n = 0; n < c->geom.bitmap_pages && !err; n++) {
+		struct write_list list;
+
+		write_list_init(&list);
+		for (unsigned copy = 0; copy < copies; copy++) {
+			struct page_disk *d = (void *)(buf + (size_t)copy * BLOCK_BYTES);
+			unsigned column;
+			uint64_t block;
+
+			memcpy(d, content, sizeof(*d));
+			page_disk_seal(d, &r->t->fs, c->number, n, copy, 1);
+			geom_page_place(&c->geom, n, copy, &column, &block);
+			write_list_column(r, &list, c, column, block, zeros);
+			write_list_column(r, &list, c, column, block + 1, d); /* generation 1 */
+		}
+		err = write_list_run(r, &list);
+	}
+	buf_put(buf);
+	mem_free(content);
+	return err;
+}
+
 int page_format_root(struct loop *loop, struct table *t, struct chunk *c)
 {
 	struct page_disk *d = mem_zalloc(sizeof(*d));
-	char *zero = buf_get_wait(BLOCK_BYTES);
+	char *zero = buf_get_wait_below(BLOCK_BYTES);
 	int err = d ? 0 : -ENOMEM;
 
 	memset(zero, 0, BLOCK_BYTES);

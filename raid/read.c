@@ -17,7 +17,27 @@
 
 #define SEGMENT_ROWS_MAX 32u /* recovery of one segment at a time: bounds its memory to span * 128 KiB */
 
+#define ROWS_POOL_SHARE 8u /* of the pool may be rows: half of what is kept for the volume */
+static_assert(ROWS_POOL_SHARE > BUF_BELOW_SHARE, "pages are read while rows are held");
+
 /* ---- rows ---- */
+
+void rows_reserve(struct raid *r, uint64_t bytes)
+{
+	if (!bytes)
+		return;
+	co_mutex_lock(&r->rows_turn);
+	while (r->rows_bytes && r->rows_bytes + bytes > buf_pool_bytes() / ROWS_POOL_SHARE)
+		co_cond_wait(&r->rows_room);
+	r->rows_bytes += bytes;
+	co_mutex_unlock(&r->rows_turn);
+}
+
+void rows_unreserve(struct raid *r, uint64_t bytes)
+{
+	r->rows_bytes -= bytes;
+	co_cond_wake_all(&r->rows_room);
+}
 
 static unsigned rows_sum(const struct rows *rows, unsigned slot)
 {
@@ -42,7 +62,7 @@ static int rows_alloc(struct raid *r, struct rows *rows)
 	if (!rows->slots || !rows->state || !rows->found)
 		return -ENOMEM;
 	for (unsigned s = 0; s < rows->span; s++)
-		rows->slots[s] = buf_get_wait((size_t)rows->count * BLOCK_BYTES);
+		rows->slots[s] = buf_get_wait_below((size_t)rows->count * BLOCK_BYTES);
 	return 0;
 }
 
@@ -117,8 +137,11 @@ static void rows_reread(struct raid *r, struct rows *rows, struct rows_io *x)
 					   table_column_off(r->t, col, geom_slice_block(&rows->chunk->geom, rows->row + i)),
 					   rows_block(rows, x->slot, i), BLOCK_BYTES);
 		*state = err ? SLOT_BAD_IO : SLOT_OK;
-		if (err == -ETIMEDOUT)
+		if (err == -ETIMEDOUT) {
+			health_read_error(r, col->member, err);
+			x->io.result = err;
 			return;
+		}
 	}
 }
 
@@ -132,7 +155,7 @@ static void rows_finish_io(struct raid *r, struct rows *rows, struct rows_io *x)
 		rows_reread(r, rows, x);
 	if (x->io.result == -ETIMEDOUT) {
 		/* A hung device may still write into the memory: go on with other. Its member is out now. */
-		void *fresh = buf_get_wait((size_t)rows->count * BLOCK_BYTES);
+		void *fresh = buf_get_wait_below((size_t)rows->count * BLOCK_BYTES);
 
 		memcpy(fresh, rows->slots[x->slot], (size_t)rows->count * BLOCK_BYTES);
 		buf_put(rows->slots[x->slot]);
@@ -358,6 +381,7 @@ static int segment_recover(struct raid *r, struct segment *s, unsigned i, unsign
 	struct rows rows;
 	int err, heal;
 
+	rows_reserve(r, rows_bytes(s->chunk, count));
 	cell_lock(r, &lock, s->chunk, s->row + i, count, group);
 	err = rows_load(r, &rows, s->chunk, group, s->row + i, count);
 	if (!err) {
@@ -376,6 +400,7 @@ static int segment_recover(struct raid *r, struct segment *s, unsigned i, unsign
 		rows_free(&rows);
 	}
 	cell_unlock(r, &lock);
+	rows_unreserve(r, rows_bytes(s->chunk, count));
 	return err;
 }
 

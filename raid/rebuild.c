@@ -366,6 +366,8 @@ static int copy_unit(struct walk *walk, uint64_t row, unsigned count)
 
 	if (!work_possible(r, w))
 		return -ENODEV;
+	/* One slot more: what the stale column holds. */
+	rows_reserve(r, rows_bytes(w->chunk, count) + count * BLOCK_BYTES);
 	cell_lock(r, &lock, w->chunk, row, count, group);
 	err = walk_load(r, &rows, w->chunk, group, row, count);
 	if (!err) {
@@ -378,6 +380,7 @@ static int copy_unit(struct walk *walk, uint64_t row, unsigned count)
 		err = r->error;
 	}
 	cell_unlock(r, &lock);
+	rows_unreserve(r, rows_bytes(w->chunk, count) + count * BLOCK_BYTES);
 	r->rebuild.info.lost += walk_lost_report(r, &lost);
 	if (!err && !work_possible(r, w))
 		err = -ENODEV;
@@ -604,12 +607,17 @@ static int retire(struct raid *r, unsigned member)
 	struct member *m = &r->t->members[member];
 	enum member_state state = m->state;
 	bool wipe, replacing[MEMBERS_MAX];
-	int err = 0;
+	int err;
 
+	/* Records that it shares with one other member are on that one alone when it has gone: the journal must not
+	 * need them any more. */
+	m->leaving = true;
+	err = journal_checkpoint(r);
 	co_mutex_lock(&r->table_lock);
-	if (r->error || !can_retire(r->t, member)) {
+	if (err || r->error || !can_retire(r->t, member)) {
+		m->leaving = false;
 		co_mutex_unlock(&r->table_lock);
-		return r->error;
+		return err ? err : r->error;
 	}
 	wipe = member_here(r->t, member);
 	m->state = MEMBER_REMOVED;
@@ -621,6 +629,7 @@ static int retire(struct raid *r, unsigned member)
 	err = health_table_write_locked(r);
 	if (err) {
 		m->state = state;
+		m->leaving = false;
 		for (unsigned i = 0; i < r->t->member_count; i++)
 			if (replacing[i])
 				r->t->members[i].replaces = (int)member;

@@ -43,11 +43,13 @@ static void member_columns_stale(struct table *t, unsigned member)
 
 static int fail_locked(struct raid *r, unsigned index)
 {
-	struct member *m = &r->t->members[index];
-	enum member_state state = m->state;
+	enum member_state state;
+	struct member *m;
 
-	if (index >= r->t->member_count || state == MEMBER_REMOVED)
+	if (index >= r->t->member_count || r->t->members[index].state == MEMBER_REMOVED)
 		return -ENOENT;
+	m = &r->t->members[index];
+	state = m->state;
 	if (state == MEMBER_FAILED)
 		return 0;
 	m->state = MEMBER_FAILED;

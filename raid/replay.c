@@ -8,7 +8,7 @@
  *   2. The newest record says where the tail is. From there on the records must follow each other; the first that
  *      is missing ends the log. A record tells which one was durable when it was written: if that lies beyond the
  *      gap, something acknowledged is lost, and the volume is not opened.
- *   3. A first pass notes which record wrote which cells directly; a second applies the items in order. An image of an
+ *   3. A first pass notes which record wrote blocks directly that had an image; a second applies the items in order. An image of an
  *      earlier record must not overwrite a later direct write, whose bytes are already in place.
  *
  * Every step may be repeated: nothing on the members changes before the checkpoint, and that writes what the records say, however often. The
@@ -32,6 +32,7 @@ struct found {
 	uint64_t have;     /* all that have it */
 };
 
+/* A block that has an image, and the last direct write after it (seq 0: none). */
 struct direct {
 	struct list hash;
 	uint32_t chunk;
@@ -55,16 +56,8 @@ struct replay {
 
 static int found_add(struct replay *rp, const struct record_disk *d, unsigned member, uint64_t off)
 {
-	uint64_t seq = from_le64(d->seq);
 	struct found *f;
 
-	for (size_t i = rp->count; i-- > 0;) {
-		if (rp->found[i].seq != seq)
-			continue;
-		rp->found[i].have |= 1ull << member;
-		rp->found[i].members |= from_le64(d->members);
-		return 0;
-	}
 	if (rp->count == rp->cap) {
 		size_t cap = rp->cap ? rp->cap * 2 : 256;
 
@@ -75,7 +68,7 @@ static int found_add(struct replay *rp, const struct record_disk *d, unsigned me
 		rp->cap = cap;
 	}
 	rp->found[rp->count++] = (struct found){
-		.seq = seq,
+		.seq = from_le64(d->seq),
 		.tail = from_le64(d->tail),
 		.durable = from_le64(d->durable),
 		.members = from_le64(d->members),
@@ -186,7 +179,26 @@ static int found_cmp(const void *a, const void *b)
 {
 	const struct found *x = a, *y = b;
 
-	return (x->seq > y->seq) - (x->seq < y->seq);
+	if (x->seq != y->seq)
+		return x->seq < y->seq ? -1 : 1;
+	return (x->member > y->member) - (x->member < y->member);
+}
+
+/* Copies of one record become one. */
+static void found_merge(struct replay *rp)
+{
+	size_t n = 0;
+
+	qsort(rp->found, rp->count, sizeof(*rp->found), found_cmp);
+	for (size_t i = 0; i < rp->count; i++) {
+		if (!n || rp->found[n - 1].seq != rp->found[i].seq) {
+			rp->found[n++] = rp->found[i];
+			continue;
+		}
+		rp->found[n - 1].have |= rp->found[i].have;
+		rp->found[n - 1].members |= rp->found[i].members;
+	}
+	rp->count = n;
 }
 
 /* Cuts the found records down to those from the tail to the first gap. */
@@ -199,7 +211,7 @@ static int replay_choose(struct replay *rp)
 	r->journal.tail = tail;
 	if (!rp->count)
 		return 0;
-	qsort(rp->found, rp->count, sizeof(*rp->found), found_cmp);
+	found_merge(rp);
 	for (size_t i = 0; i < rp->count; i++) {
 		tail = MAX(tail, rp->found[i].tail);
 		durable = MAX(durable, rp->found[i].durable);
@@ -251,7 +263,7 @@ static bool item_in_range(const struct chunk *c, const struct item_disk *item)
 		return row < c->geom.blocks && count <= c->geom.blocks - row;
 	case ITEM_SUMS:
 		return row < c->geom.rows && count >> 16 <= c->geom.rows - row &&
-		       from_le32(item->slot) + (count & 0xffff) <= c->geom.sums;
+		       (uint64_t)from_le32(item->slot) + (count & 0xffff) <= c->geom.sums;
 	case ITEM_IMAGE:
 		return row < c->geom.rows && from_le32(item->slot) < c->geom.sums;
 	}
@@ -311,14 +323,31 @@ static struct direct *direct_find(struct replay *rp, uint32_t chunk, uint64_t ro
 	return NULL;
 }
 
-/* First pass: the last direct write of each block. */
+static int direct_add(struct replay *rp, uint32_t chunk, uint64_t row, unsigned sum)
+{
+	struct direct *d;
+
+	if (direct_find(rp, chunk, row, sum))
+		return 0;
+	d = mem_zalloc(sizeof(*d));
+	if (!d)
+		return -ENOMEM;
+	d->chunk = chunk;
+	d->row = row;
+	d->sum = sum;
+	list_add(direct_bucket(rp, chunk, row, sum), &d->hash);
+	return 0;
+}
+
+/* First pass: the last direct write of each block that an earlier record, or item, has an image of. */
 static int visit_directs(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
 			 const void *image)
 {
 	uint32_t count = from_le32(item->count), chunk = from_le32(item->chunk);
 
 	(void)sums;
-	(void)image;
+	if (image)
+		return direct_add(rp, chunk, from_le64(item->row), from_le32(item->slot));
 	if (from_le32(item->kind) != ITEM_SUMS)
 		return 0;
 	for (uint32_t i = 0; i < count >> 16; i++) {
@@ -327,17 +356,10 @@ static int visit_directs(struct replay *rp, const struct item_disk *item, uint32
 			unsigned sum = from_le32(item->slot) + s;
 			struct direct *d = direct_find(rp, chunk, row, sum);
 
-			if (!d) {
-				d = mem_zalloc(sizeof(*d));
-				if (!d)
-					return -ENOMEM;
-				d->chunk = chunk;
-				d->row = row;
-				d->sum = sum;
-				list_add(direct_bucket(rp, chunk, row, sum), &d->hash);
+			if (d) {
+				d->seq = rp->seq;
+				d->item = number;
 			}
-			d->seq = rp->seq;
-			d->item = number;
 		}
 	}
 	return 0;

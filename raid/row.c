@@ -25,6 +25,7 @@
 
 #define CELLS_PER_BATCH 256u
 #define WRITE_IOV_MAX 256u /* blocks merged into one I/O: 1 MiB */
+#define BATCH_POOL_SHARE 32u /* of the pool at most, for parity and what is read of shared rows */
 
 /* ---- locks ---- */
 
@@ -196,6 +197,9 @@ int write_list_run(struct raid *r, struct write_list *l)
 	int err = 0;
 
 	assert(!r->read_only);
+	/* What goes on after an error may hold half of a change. */
+	if (r->error)
+		l->count = 0;
 	if (l->count && !l->failed) {
 		merged = mem_alloc(l->count * sizeof(*merged));
 		iov = mem_alloc(l->count * sizeof(*iov));
@@ -231,8 +235,9 @@ struct wcell {
 struct wbatch {
 	struct wcell *cells;
 	unsigned count;
-	uint32_t images; /* that it may stage, by what was known when it was put together */
-	char *parity;
+	/* By what was known when it was put together: images that it may stage, memory that it needs. */
+	uint32_t images;
+	uint64_t memory;
 };
 
 static unsigned block_index(const struct chunk *c, uint64_t lba, uint64_t *ret_row)
@@ -359,6 +364,7 @@ static void wcell_stage_direct(struct raid *r, struct wcell *cell)
 /* Never yields: neighbours, data, parity and checksums change together. */
 static int wcell_stage_shared(struct raid *r, struct wcell *cell)
 {
+	static const uint8_t zeros[BLOCK_BYTES];
 	const struct geom *g = &cell->chunk->geom;
 	const struct raid_block *given[MEMBERS_MAX];
 	void *cols[MEMBERS_MAX];
@@ -373,10 +379,10 @@ static int wcell_stage_shared(struct raid *r, struct wcell *cell)
 			err = image_stage(r, cell->chunk, cell->row, first + i, cols[i]);
 			if (i < g->data)
 				space_written(cell->chunk, cell->row, cell->group * g->data + i);
-		} else if (g->parity && !cols[i] &&
-			   (page_sum(r, cell->chunk, cell->row, first + i) ||
-			    image_find(r, cell->chunk, cell->row, first + i))) {
-			image_cancel(r, cell->chunk, cell->row, first + i);
+		} else if (g->parity && !cols[i] && image_find(r, cell->chunk, cell->row, first + i)) {
+			/* The image is in the parity that may yet go home with it: it goes too, and zeros after both. */
+			err = image_stage(r, cell->chunk, cell->row, first + i, zeros);
+		} else if (g->parity && !cols[i] && page_sum(r, cell->chunk, cell->row, first + i)) {
 			page_sum_set(r, cell->chunk, cell->row, first + i, 0);
 			journal_stage_sums(r, cell->chunk, cell->row, first + i, 1);
 		}
@@ -432,19 +438,26 @@ static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_
 
 	b->count = 0;
 	b->images = 0;
+	b->memory = 0;
 	while (used < count && b->count < CELLS_PER_BATCH) {
 		struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[used].lba));
 		unsigned group = block_index(c, blocks[used].lba, &row) / c->geom.data;
-		uint32_t images;
+		uint64_t memory = (uint64_t)c->geom.parity * BLOCK_BYTES;
+		uint32_t images = 0;
 
 		for (n = 1; used + n < count && LBA_CHUNK(blocks[used + n].lba) == c->number; n++)
 			if (block_index(c, blocks[used + n].lba, &next_row) / c->geom.data != group ||
 			    next_row != row)
 				break;
-		images = cell_may_be_shared(c, row, group, flags) ? n + c->geom.parity : 0;
-		if (b->count && b->images + images > journal_images_max(r->t))
+		if (cell_may_be_shared(c, row, group, flags)) {
+			images = c->geom.data + c->geom.parity;
+			memory += c->geom.parity ? rows_bytes(c, 1) : 0;
+		}
+		if (b->count && (b->images + images > journal_images_max(r->t) ||
+				 b->memory + memory > buf_pool_bytes() / BATCH_POOL_SHARE))
 			break;
 		b->images += images;
+		b->memory += memory;
 		b->cells[b->count++] =
 			(struct wcell){.chunk = c, .row = row, .group = group, .blocks = &blocks[used], .count = n};
 		used += n;
@@ -454,17 +467,15 @@ static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_
 
 static int wbatch_write(struct raid *r, struct wbatch *b, unsigned flags)
 {
-	unsigned pinned = 0, k, parity = 0;
+	unsigned pinned = 0, k;
 	int err = 0;
 
+	rows_reserve(r, b->memory);
+	/* One by one: a long run of free memory may not come up for as long as others wait for us. */
 	for (k = 0; k < b->count; k++)
-		parity += b->cells[k].chunk->geom.parity;
-	b->parity = parity ? buf_get_wait((size_t)parity * BLOCK_BYTES) : NULL;
-	parity = 0;
-	for (k = 0; k < b->count; k++) {
-		b->cells[k].parity = b->parity + (size_t)parity * BLOCK_BYTES;
-		parity += b->cells[k].chunk->geom.parity;
-	}
+		if (b->cells[k].chunk->geom.parity)
+			b->cells[k].parity =
+				buf_get_wait_below((size_t)b->cells[k].chunk->geom.parity * BLOCK_BYTES);
 	for (k = 0; k < b->count && !err; k++) {
 		err = space_load(r, b->cells[k].chunk);
 		if (!err)
@@ -483,7 +494,9 @@ static int wbatch_write(struct raid *r, struct wbatch *b, unsigned flags)
 	}
 	for (k = 0; k < pinned; k++)
 		page_put_rows(r, b->cells[k].chunk, b->cells[k].row, 1);
-	buf_put(b->parity);
+	for (k = 0; k < b->count; k++)
+		buf_put(b->cells[k].parity);
+	rows_unreserve(r, b->memory);
 	return err;
 }
 

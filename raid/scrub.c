@@ -186,7 +186,7 @@ static int scrub_rows(struct walk *w, uint64_t row, unsigned count)
 	struct chunk *c = w->chunk;
 	int err = 0;
 
-	u.parity = buf_get_wait(PARITY_MAX * BLOCK_BYTES);
+	u.parity = buf_get_wait_below(PARITY_MAX * BLOCK_BYTES);
 	for (unsigned group = 0; group < c->geom.groups && !err; group += !u.more) {
 		struct cell_lock lock;
 
@@ -195,9 +195,11 @@ static int scrub_rows(struct walk *w, uint64_t row, unsigned count)
 		if (err)
 			break;
 		u.restaged = 0;
+		rows_reserve(w->r, rows_bytes(c, count));
 		cell_lock(w->r, &lock, c, row, count, group);
 		err = scrub_group(&u, c, group, row, count);
 		cell_unlock(w->r, &lock);
+		rows_unreserve(w->r, rows_bytes(c, count));
 		info(w->r)->lost += walk_lost_report(w->r, &u.lost);
 	}
 	buf_put(u.parity);

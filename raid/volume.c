@@ -55,8 +55,7 @@ static void background_stop(struct raid *r)
 	while (r->background) {
 		co_cond_wake_all(&r->journal.timer_kick);
 		co_cond_wake_all(&r->journal.checkpoint_kick);
-		if (r->error)
-			co_cond_wake_all(&r->journal.done);
+		co_cond_wake_all(&r->journal.done); /* nobody commits for those who wait any more */
 		co_cond_wait(&r->background_done);
 	}
 	r->started = false;
@@ -72,6 +71,8 @@ static int raid_init(struct raid *r)
 	co_cond_init(&r->rebuild.ended);
 	co_cond_init(&r->scrub.ended);
 	co_mutex_init(&r->table_lock);
+	co_mutex_init(&r->rows_turn);
+	co_cond_init(&r->rows_room);
 	r->cell_hash_size = CELL_HASH_SIZE;
 	r->cell_hash = mem_alloc(r->cell_hash_size * sizeof(*r->cell_hash));
 	if (!r->cell_hash)
@@ -138,7 +139,17 @@ static int raid_recover(struct raid *r, struct dev **stale)
 	if (!clean) {
 		/* In a read-only volume for good: its pages stay as on the members but for what is in memory. */
 		r->replaying = true;
-		err = journal_replay(r);
+		/*
+		 * W6: of what a daemon left in the caches that was killed, what replay reads must survive a power cut in
+		 * the middle of it: else a page's newest place is lost beside the one that was just being written.
+		 */
+		if (!r->read_only) {
+			for (unsigned m = 0; m < r->t->member_count; m++)
+				journal_member_written(r, m);
+			err = journal_flush_members(r);
+		}
+		if (!err)
+			err = journal_replay(r);
 		if (!err && !r->read_only)
 			err = replay_write_home(r);
 		r->replaying = r->read_only;

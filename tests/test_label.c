@@ -1159,9 +1159,6 @@ static void test_plan_refused(void **state)
 	plan_refused(3, -ENOSPC);
 	assert_non_null(strstr(log_text, "/dev/fake2: too small"));
 	fakes[2].dev.size_bytes = DEVICE_BYTES;
-	fakes[1].dev.read_only = true;
-	plan_refused(3, -EROFS);
-	fakes[1].dev.read_only = false;
 	fakes[1].dev.sector_bytes = 8192;
 	plan_refused(3, -EINVAL);
 }
@@ -1173,6 +1170,14 @@ static void test_format(void **state)
 	for (unsigned i = 0; i < 4; i++)
 		garble(i, 0, 4096);
 	params = (struct raid_format_params){.level = 5, .name = "made"};
+	/* A dry run opens them for reading. */
+	fakes[1].dev.read_only = true;
+	table_free(plan_ok(4));
+	assert_int_equal(loop_run_co(loop, co_format, NULL), -EROFS);
+	assert_int_equal(errors_logged, 1);
+	assert_int_equal(vote_of(15), -ENODATA);
+	errors_logged = 0;
+	fakes[1].dev.read_only = false;
 	give(4);
 	assert_int_equal(loop_run_co(loop, co_format, NULL), 0);
 	for (unsigned i = 0; i < 4; i++)

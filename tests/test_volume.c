@@ -812,6 +812,377 @@ static void test_check_finds(void **state)
 	run(do_check_finds, 6, 5, 3);
 }
 
+#define HANDS	   8
+#define HAND_ROUNDS 100
+#define HAND_BLOCKS 8
+
+static unsigned hands_left;
+static struct co_cond hands_done;
+
+static void meta_hand(void *arg)
+{
+	for (unsigned k = 0; k < HAND_ROUNDS; k++) {
+		assert_int_equal(raid_meta_ensure(raid, HAND_BLOCKS, 0), 0);
+		/* What is ready can be had at once, also while another makes a chunk. */
+		for (unsigned i = 0; i < HAND_BLOCKS; i++)
+			assert_true(raid_alloc_meta(raid, 0) != LBA_NONE);
+		co_yield();
+	}
+	if (--hands_left == 0)
+		co_cond_wake_all(&hands_done);
+}
+
+/* Many who run short of metadata at the same instant get what they were told, and make one chunk together. */
+static void do_meta_many_hands(void)
+{
+	uint64_t chunk_blocks = 0, metas = 0;
+
+	format();
+	open_volume();
+	co_cond_init(&hands_done);
+	hands_left = HANDS;
+	for (unsigned k = 0; k < HANDS; k++)
+		assert_int_equal(co_spawn(loop, meta_hand, NULL), 0);
+	while (hands_left)
+		co_cond_wait(&hands_done);
+	for (unsigned i = 0; i < raid->t->chunk_count; i++) {
+		if (raid->t->chunks[i]->class != CHUNK_META)
+			continue;
+		metas++;
+		chunk_blocks = raid->t->chunks[i]->geom.blocks;
+	}
+	assert_true(metas <= 2 + HANDS * HAND_ROUNDS * HAND_BLOCKS / chunk_blocks);
+	crash();
+}
+
+static void test_meta_many_hands(void **state)
+{
+	run(do_meta_many_hands, 5, 4, 1);
+	run(do_meta_many_hands, 10, 4, 2);
+}
+
+/* ---- many at once: none may wait for what another of them holds ---- */
+
+struct crowd {
+	unsigned left, errors;
+	struct co_cond done;
+	uint64_t number;
+};
+
+#define CROWD 120u
+#define CROWD_BLOCKS 64u
+
+static void crowd_run(struct crowd *c, void (*fn)(void *arg))
+{
+	*c = (struct crowd){.left = CROWD};
+	co_cond_init(&c->done);
+	for (unsigned i = 0; i < CROWD; i++)
+		assert_int_equal(co_spawn(loop, fn, c), 0);
+	while (c->left)
+		co_cond_wait(&c->done);
+	assert_int_equal(c->errors, 0);
+}
+
+static void crowd_left(struct crowd *c, int err)
+{
+	c->errors += err != 0;
+	c->left--;
+	co_cond_wake_all(&c->done);
+}
+
+static void crowd_reader(void *arg)
+{
+	struct crowd *c = arg;
+	unsigned from = (unsigned)(c->number++ * CROWD_BLOCKS % (model_count - CROWD_BLOCKS));
+	uint64_t lba = model[from].lba;
+	uint32_t blocks = table_chunk(raid->t, LBA_CHUNK(lba))->geom.blocks;
+	char *data;
+
+	lba = LBA_MAKE(LBA_CHUNK(lba), MIN(LBA_BLOCK(lba), blocks - CROWD_BLOCKS));
+	/* As the front end has it: what is read together is one piece of memory. */
+	data = buf_get_wait((CROWD_BLOCKS + 1) * BLOCK_BYTES);
+	crowd_left(c, raid_read(raid, lba, CROWD_BLOCKS, data));
+	buf_put(data);
+}
+
+static void do_crowd_reads(void)
+{
+	struct crowd c;
+
+	format();
+	open_volume();
+	write_blocks(2000);
+	commit();
+	close_volume();
+	open_volume(); /* no page is in memory */
+	crowd_run(&c, crowd_reader);
+	simdev_vanish(disks[0].dev, true);
+	simdev_vanish(disks[1].dev, true);
+	crowd_run(&c, crowd_reader);
+	compare();
+	close_volume();
+}
+
+static void test_crowd_reads(void **state)
+{
+	run(do_crowd_reads, 6, 16, 1);
+}
+
+static void crowd_writer(void *arg)
+{
+	struct crowd *c = arg;
+	unsigned from = (unsigned)(c->number++ * CROWD_BLOCKS % (model_count - CROWD_BLOCKS));
+	struct raid_block blocks[CROWD_BLOCKS];
+	char *data = buf_get_wait(CROWD_BLOCKS * BLOCK_BYTES);
+
+	for (unsigned i = 0; i < CROWD_BLOCKS; i++) {
+		blocks[i] = (struct raid_block){.lba = model[from + i].lba,
+						.data = data + (size_t)i * BLOCK_BYTES};
+		fill(blocks[i].data, blocks[i].lba, model[from + i].version);
+	}
+	crowd_left(c, raid_write(raid, blocks, CROWD_BLOCKS, 0));
+	buf_put(data);
+}
+
+/* In place, so all of it goes through the journal, which is small. */
+static void do_crowd_writes(void)
+{
+	struct crowd c;
+
+	format();
+	open_volume();
+	write_blocks(2000);
+	commit();
+	crowd_run(&c, crowd_writer);
+	commit();
+	compare();
+	close_volume();
+	check_clean();
+	/* Before the background work begins nobody but the writers commits. */
+	assert_int_equal(open_flags(0), 0);
+	crowd_run(&c, crowd_writer);
+	close_volume();
+	check_clean();
+}
+
+static void test_crowd_writes(void **state)
+{
+	run(do_crowd_writes, 5, 3, 1);
+	run(do_crowd_writes, 6, 8, 1);
+	run(do_crowd_writes, 10, 4, 1);
+}
+
+/* Bad spots where new chunks would begin: their member goes, and writing goes on. */
+static void do_bad_slices(void)
+{
+	format();
+	open_volume();
+	write_blocks(100);
+	commit();
+	assert_int_equal(simdev_fault(disks[0].dev,
+				      &(struct simfault){.kind = SIMFAULT_EIO_WRITE,
+							 .off_bytes = 12 << 20,
+							 .len_bytes = 60 << 20}),
+			 0);
+	write_blocks(5000);
+	commit();
+	assert_int_equal(info().state, RAID_DEGRADED);
+	compare();
+	close_volume();
+	check_clean();
+}
+
+static void test_bad_slices(void **state)
+{
+	run_levels(do_bad_slices);
+}
+
+/* ---- crashes that no seed comes upon soon ---- */
+
+/* Commits, and leaves the checkpoint that was captured with it to the test. */
+static void capture(void)
+{
+	raid->journal.checkpointer_runs = true;
+	raid->journal.want_checkpoint = true;
+	commit();
+	assert_true(raid->journal.checkpointing);
+	raid->journal.checkpointer_runs = false;
+}
+
+/*
+ * A checkpoint is cut short when one copy of a page has its new generation and the other has not; replay is cut short
+ * when it writes the next one, and the member with the newer copy is lost.
+ */
+static void do_page_generations(void)
+{
+	struct simdev *before[2], *after[2];
+	bool opened = false;
+
+	format();
+	assert_int_equal(open_flags(0), 0);
+	write_blocks(40);
+	assert_int_equal(journal_checkpoint(raid), 0);
+	write_blocks(40);
+	assert_int_equal(journal_checkpoint(raid), 0);
+	write_blocks(40);
+	capture();
+	before[1] = simdev_clone(disks[1].dev, "before");
+	assert_int_equal(journal_write_home(raid, raid->journal.captured), 0);
+	before[0] = simdev_clone(disks[0].dev, "before");
+	crash();
+	for (unsigned n = 1; !opened; n++) {
+		for (unsigned i = 0; i < 2; i++)
+			simdev_revert(disks[i].dev, before[i]);
+		world_crash_at(world, POINT_SUBMIT_WRITE, n);
+		opened = !open_flags(0);
+		world_crash_at(world, 0, 0);
+		if (opened)
+			crash();
+		else
+			world_restart(world);
+		for (unsigned i = 0; i < 2; i++)
+			after[i] = simdev_clone(disks[i].dev, "after");
+		for (unsigned i = 0; i < 2; i++) {
+			disks[i].offered = false;
+			assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+			compare();
+			close_volume();
+			disks[i].offered = true;
+		}
+		for (unsigned i = 0; i < 2; i++)
+			simdev_free(after[i]);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		simdev_free(before[i]);
+}
+
+static void test_page_generations(void **state)
+{
+	for (uint64_t seed = 1; seed <= 4; seed++)
+		run(do_page_generations, 1, 2, seed);
+}
+
+/*
+ * A dead block is dropped from its row by a write that no crash may bring to light; meanwhile the row goes home as it was
+ * before, with the dead block, as its parity says.
+ */
+static void do_dropped_slot(void)
+{
+	struct raid_block block;
+	unsigned a = 0, b = 0, index_a, index_b;
+	struct chunk *c = NULL;
+	struct txn *open, *empty;
+	uint64_t row_a, row_b, version;
+
+	format();
+	assert_int_equal(open_flags(0), 0);
+	write_blocks(200);
+	assert_int_equal(journal_checkpoint(raid), 0);
+	for (b = 1; b < model_count; b++) { /* two of one row */
+		c = table_chunk(raid->t, LBA_CHUNK(model[b].lba));
+		geom_locate(&c->geom, LBA_BLOCK(model[a].lba), &row_a, &index_a);
+		geom_locate(&c->geom, LBA_BLOCK(model[b].lba), &row_b, &index_b);
+		if (row_a == row_b)
+			break;
+	}
+	assert_true(b < model_count);
+	block.lba = model[a].lba;
+	block.data = buf_get_wait(BLOCK_BYTES);
+	fill(block.data, block.lba, version_next++);
+	assert_int_equal(raid_write(raid, &block, 1, 0), 0);
+	commit();
+	raid_stage_dead(raid, model[a].lba, 1);
+	commit();
+	version = model[b].version;
+	overwrite_blocks(0);
+	capture();
+	block.lba = model[b].lba;
+	fill(block.data, block.lba, version_next++);
+	assert_int_equal(raid_write(raid, &block, 1, 0), 0);
+	buf_put(block.data);
+	assert_int_equal(journal_write_home(raid, raid->journal.captured), 0);
+	raid->journal.tail = raid->journal.captured_record + 1;
+	pages_release(raid);
+	raid->journal.checkpointing = false;
+	/* The tail becomes durable, the transaction does not. */
+	open = raid->journal.open;
+	empty = mem_zalloc(sizeof(*empty));
+	assert_non_null(empty);
+	empty->seq = open->seq;
+	list_init(&empty->images);
+	list_init(&empty->node);
+	raid->journal.open = empty;
+	commit();
+	mem_free(raid->journal.open);
+	raid->journal.open = open;
+	crash();
+	model[0] = model[b];
+	model[0].version = version;
+	model_count = 1;
+	prove_redundancy();
+}
+
+static void test_dropped_slot(void **state)
+{
+	run(do_dropped_slot, 5, 3, 1);
+	run(do_dropped_slot, 6, 5, 1);
+}
+
+/* Commits one block after the other; what is acknowledged is in the model. */
+static void retire_writer(void *arg)
+{
+	struct writer *w = arg;
+	char *data = buf_get_wait(BLOCK_BYTES);
+
+	while (!w->stop) {
+		struct raid_run run;
+		unsigned count;
+		struct raid_block block = {.data = data};
+
+		if (raid_alloc_data(raid, 1, 0, &run, 1, &count))
+			break;
+		block.lba = run.lba;
+		fill(data, run.lba, version_next);
+		if (raid_write(raid, &block, 1, 0))
+			break;
+		raid_stage_live(raid, run.lba, 1);
+		if (raid_commit(raid))
+			break;
+		model[model_count].lba = run.lba;
+		model[model_count++].version = version_next++;
+	}
+	buf_put(data);
+	w->ended = true;
+	co_cond_wake_all(&w->done);
+}
+
+/* The power goes when a replaced member has just gone, and with it one of those that stay. */
+static void do_retire_crash(void)
+{
+	struct writer w = {0};
+
+	format();
+	open_volume();
+	write_blocks(100);
+	commit();
+	co_cond_init(&w.done);
+	assert_int_equal(co_spawn(loop, retire_writer, &w), 0);
+	(void)replace(1);
+	while (raid->t->members[1].state != MEMBER_REMOVED || raid->table_writing)
+		co_sleep_ns(1000);
+	world_crash(world);
+	writer_stop(&w);
+	crash();
+	disks[1].offered = false;
+	prove_redundancy();
+}
+
+static void test_retire_crash(void **state)
+{
+	for (uint64_t seed = 1; seed <= 8; seed++)
+		run(do_retire_crash, 1, 2, seed);
+}
+
 static int setup(void **state)
 {
 	verbose = getenv("VERBOSE") != NULL;
@@ -834,6 +1205,10 @@ int main(void)
 	    cmocka_unit_test(test_returning),	   cmocka_unit_test(test_interrupted),
 	    cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
 	    cmocka_unit_test(test_refusals),	   cmocka_unit_test(test_check_finds),
+	    cmocka_unit_test(test_crowd_reads),	   cmocka_unit_test(test_crowd_writes),
+	    cmocka_unit_test(test_page_generations), cmocka_unit_test(test_dropped_slot),
+	    cmocka_unit_test(test_retire_crash),   cmocka_unit_test(test_bad_slices),
+	    cmocka_unit_test(test_meta_many_hands),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

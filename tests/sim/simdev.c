@@ -452,7 +452,8 @@ static void sim_io_free(struct sim_io *s)
 	world_event_cancel(h->d->world, &s->ev);
 	list_del(&s->node);
 	for (unsigned i = 0; i < s->iov_count; i++)
-		buf_unpin(s->iov[i].iov_base);
+		if (buf_in_pool(s->iov[i].iov_base))
+			buf_unpin(s->iov[i].iov_base);
 	if (s->early) {
 		for (uint64_t i = 0; i < s->len_bytes / BLOCK_BYTES; i++)
 			block_unref(s->early[i]);
@@ -630,7 +631,9 @@ static struct sim_io *sim_io_new(struct handle *h, struct io *io)
 			assert((uintptr_t)s->iov[i].iov_base % BLOCK_BYTES == 0);
 			assert(s->iov[i].iov_len && s->iov[i].iov_len % BLOCK_BYTES == 0);
 			len += s->iov[i].iov_len;
-			buf_pin(s->iov[i].iov_base);
+			/* Images and records may be from the heap. */
+			if (buf_in_pool(s->iov[i].iov_base))
+				buf_pin(s->iov[i].iov_base);
 		}
 		assert(len == s->len_bytes);
 	}
