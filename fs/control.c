@@ -222,22 +222,39 @@ __attribute__((format(printf, 2, 3))) static void say(json_t *list, const char *
 	(void)json_array_append_new(list, json_string(text));
 }
 
+/* Somebody is taking over from it already: nothing to type. */
+static bool has_heir(const struct control *c, unsigned index, unsigned member_count)
+{
+	struct raid_member_info m;
+
+	for (unsigned i = 0; i < member_count; i++) {
+		if (raid_member_info(c->raid, i, &m) == 0 && m.replaces == (int)index &&
+		    m.state == MEMBER_ACTIVE && m.present)
+			return true;
+	}
+	return false;
+}
+
 static void explain_member(const struct control *c, unsigned index,
 			   const struct raid_member_info *m, const struct raid_info *info,
 			   json_t *happened, json_t *next)
 {
 	const char *state = member_text(m);
+	bool heir = has_heir(c, index, info->member_count);
 	uint64_t errors =
 	    m->errors_read + m->errors_write + m->errors_sum + m->errors_lost + m->errors_hung;
 
 	if (!strcmp(state, "missing")) {
 		say(happened, "member %u (%s) is missing", index, m->path);
-		say(next, "reconnect member %u and mount again, or: trussfs replace %s %u NEW",
-		    index, c->mount_point, index);
+		if (!heir)
+			say(next,
+			    "reconnect member %u and mount again, or: trussfs replace %s %u NEW",
+			    index, c->mount_point, index);
 	} else if (!strcmp(state, "failed")) {
 		say(happened, "member %u (%s) was taken out of service", index, m->path);
-		say(next, "trussfs replace %s %u NEW  (NEW of at least %llu bytes)", c->mount_point,
-		    index, (unsigned long long)info->member_bytes_min);
+		if (!heir)
+			say(next, "trussfs replace %s %u NEW  (NEW of at least %llu bytes)",
+			    c->mount_point, index, (unsigned long long)info->member_bytes_min);
 	} else if (!strcmp(state, "stale")) {
 		say(happened, "member %u (%s) missed changes and is not trusted", index, m->path);
 	} else if (!strcmp(state, "rebuilding")) {

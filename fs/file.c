@@ -29,6 +29,8 @@
 #define AGAIN_MAX	8	   /* memory that hung devices kept, before a block is given up */
 #define SPACE_TRIES_MAX 3
 #define BLOCKS_MAX	(FS_FILE_BYTES_MAX >> BLOCK_SHIFT)
+/* Extents that one atom looks at: a file may have millions, and an atom keeps every node that it had to load. */
+#define SCAN_EXTENTS_MAX 1024u
 
 static int want_regular(const struct inode_disk *d)
 {
@@ -807,6 +809,7 @@ struct range {
 	uint64_t at, end; /* blocks; at moves on */
 	uint64_t count;
 	uint64_t size;
+	unsigned scanned; /* extents by this atom */
 	bool keep_times;
 };
 
@@ -815,7 +818,7 @@ struct range {
 static int count_atom(struct fs *fs, void *arg)
 {
 	struct range *g = arg;
-	while (g->at < g->end) {
+	while (g->at < g->end && g->scanned++ < SCAN_EXTENTS_MAX) {
 		struct extent x;
 		int r = extent_find(fs, g->i->ino, g->at, &x);
 		if (r && r != -ENOENT)
@@ -841,9 +844,12 @@ static bool holes_fit(struct fs *fs, struct inode *i, uint64_t first, uint64_t e
 static int range_fits(struct fs *fs, struct inode *i, uint64_t first, uint64_t end)
 {
 	struct range g = {.i = i, .at = first, .end = end};
-	int r = fs_atom(fs, ATOM_READ, count_atom, &g);
-	if (r)
-		return r;
+	while (g.at < end) {
+		g.scanned = 0;
+		int r = fs_atom(fs, ATOM_READ, count_atom, &g);
+		if (r)
+			return r;
+	}
 	return holes_fit(fs, i, first, end, g.count) ? 0 : -ENOSPC;
 }
 
@@ -867,7 +873,10 @@ static int promise_atom(struct fs *fs, void *arg)
 		else if (r != -ENOENT)
 			return r;
 	}
-	for (; at < g->end; at = extent_end(&x)) {
+	/* What has a place keeps it: the inode's lock is held. */
+	for (; at < g->end; g->at = at = extent_end(&x)) {
+		if (g->scanned++ == SCAN_EXTENTS_MAX)
+			return 0;
 		r = extent_find(fs, ino, at, &x);
 		if (r && r != -ENOENT)
 			return r;
@@ -947,8 +956,10 @@ static int for_range(struct fs *fs, struct inode *i, uint64_t first, uint64_t en
 {
 	struct range g = {.i = i, .at = first, .end = end, .keep_times = keep_times};
 	int r = 0;
-	while (r == 0 && g.at < g.end)
+	while (r == 0 && g.at < g.end) {
+		g.scanned = 0;
 		r = fs_atom(fs, kind, fn, &g);
+	}
 	return r;
 }
 
@@ -1089,11 +1100,14 @@ struct seek {
 	bool hole;
 	uint64_t at; /* block: everything before it is what is not looked for */
 	uint64_t ret;
+	unsigned scanned; /* extents by this atom */
+	bool more;	  /* the next atom goes on at `at` */
 };
 
-/* The first block >= at with data of its own. -ENXIO: none. */
-static int next_data(struct fs *fs, uint64_t ino, uint64_t at, uint64_t *ret)
+/* The first block >= s->at with data of its own. -ENXIO: none. */
+static int next_data(struct fs *fs, struct seek *s, uint64_t *ret)
 {
+	uint64_t ino = s->ino, at = s->at;
 	struct inode *i = inode_find(fs, ino);
 	struct bt_value v;
 	uint64_t dirty = UINT64_MAX;
@@ -1106,6 +1120,9 @@ static int next_data(struct fs *fs, uint64_t ino, uint64_t at, uint64_t *ret)
 	}
 	for (uint64_t b = at; b < dirty;) {
 		struct extent x;
+		s->more = s->scanned++ == SCAN_EXTENTS_MAX;
+		if (s->more)
+			return 0;
 		r = extent_find(fs, ino, b, &x);
 		if (r && r != -ENOENT)
 			return r;
@@ -1116,6 +1133,7 @@ static int next_data(struct fs *fs, uint64_t ino, uint64_t at, uint64_t *ret)
 			return 0;
 		}
 		b = extent_end(&x);
+		s->at = MIN(b, dirty);
 	}
 	*ret = dirty;
 	return dirty == UINT64_MAX ? -ENXIO : 0;
@@ -1152,6 +1170,7 @@ static int seek_atom(struct fs *fs, void *arg)
 	struct seek *s = arg;
 	struct inode_disk d;
 	uint64_t next = 0;
+	s->more = false;
 	int r = inode_load(fs, s->ino, &d);
 	if (r == 0)
 		r = want_regular(&d);
@@ -1161,8 +1180,8 @@ static int seek_atom(struct fs *fs, void *arg)
 	if (s->off >= size)
 		return -ENXIO;
 	if (!s->hole) {
-		r = next_data(fs, s->ino, s->off >> BLOCK_SHIFT, &next);
-		if (r)
+		r = next_data(fs, s, &next);
+		if (r || s->more)
 			return r;
 		if (next >= blocks)
 			return -ENXIO;
@@ -1171,6 +1190,9 @@ static int seek_atom(struct fs *fs, void *arg)
 	}
 	/* A file may have many pieces: goes on where it was when a node was missing. */
 	while (s->at < blocks) {
+		s->more = s->scanned++ == SCAN_EXTENTS_MAX;
+		if (s->more)
+			return 0;
 		r = data_end(fs, s->ino, s->at, &next);
 		if (r)
 			return r;
@@ -1188,7 +1210,11 @@ int fs_lseek(struct fs *fs, uint64_t ino, uint64_t off, int whence, uint64_t *re
 	    .ino = ino, .off = off, .hole = whence == SEEK_HOLE, .at = off >> BLOCK_SHIFT};
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		return -EINVAL;
-	int r = fs_atom(fs, ATOM_READ, seek_atom, &s);
+	int r;
+	do {
+		s.scanned = 0;
+		r = fs_atom(fs, ATOM_READ, seek_atom, &s);
+	} while (r == 0 && s.more);
 	if (r == 0)
 		*ret = s.ret;
 	return r;

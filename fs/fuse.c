@@ -41,6 +41,7 @@
 #include <fcntl.h>
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/falloc.h>
+#include <linux/fs.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -57,9 +58,11 @@
 #define WRITE_BYTES_MAX	 (1u << 20)
 #define SMALL_BYTES	 1024u
 #define REQUESTS_MAX	 1024u
-#define LARGE_MAX	 128u
+/* More than the kernel keeps in flight of its own (BACKGROUND_MAX): writes that hang must leave one to read STATFS with. */
+#define LARGE_MAX	 192u
 #define ROUND_MAX	 64u  /* requests taken before members get their turn */
 #define BACKGROUND_MAX	 128u /* asynchronous requests the kernel keeps in flight */
+static_assert(LARGE_MAX > BACKGROUND_MAX && REQUESTS_MAX > LARGE_MAX, "see LARGE_MAX");
 #define READAHEAD_KB	 4096u
 #define READ_RETRIES	 3
 #define WRITE_HEAD_BYTES (sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in))
@@ -230,6 +233,24 @@ static void reply_entry(fuse_req_t req, int r, const struct fs_attr *a)
 		fs_unref(f->fs, a->ino, 1);
 }
 
+/* -o dirsync, -o sync: a change of names is durable before it is answered. */
+static int names_done(struct fs_fuse *f, int r)
+{
+	if (r < 0 || !(f->options.mount_flags & (MS_DIRSYNC | MS_SYNCHRONOUS)))
+		return r;
+	return fs_fsync(f->fs, FS_ROOT_INO, false, NULL);
+}
+
+/* The same for what has got a name and a reference. */
+static int made(struct fs_fuse *f, int r, const struct fs_attr *a)
+{
+	int done = names_done(f, r);
+
+	if (r == 0 && done < 0)
+		fs_unref(f->fs, a->ino, 1);
+	return done;
+}
+
 /* ---- names and inodes ---- */
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -351,7 +372,7 @@ static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	int r =
 	    fs_mknod(front_of(req)->fs, parent, name, mode, major(rdev), minor(rdev), &cred, &a);
 
-	reply_entry(req, r, &a);
+	reply_entry(req, made(front_of(req), r, &a), &a);
 }
 
 static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
@@ -360,7 +381,7 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	struct fs_attr a;
 	int r = fs_mkdir(front_of(req)->fs, parent, name, mode, &cred, &a);
 
-	reply_entry(req, r, &a);
+	reply_entry(req, made(front_of(req), r, &a), &a);
 }
 
 static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
@@ -369,7 +390,7 @@ static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, co
 	struct fs_attr a;
 	int r = fs_symlink(front_of(req)->fs, parent, name, target, &cred, &a);
 
-	reply_entry(req, r, &a);
+	reply_entry(req, made(front_of(req), r, &a), &a);
 }
 
 static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
@@ -377,23 +398,21 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 	struct fs_attr a;
 	int r = fs_link(front_of(req)->fs, ino, parent, name, &a);
 
-	reply_entry(req, r, &a);
+	reply_entry(req, made(front_of(req), r, &a), &a);
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	reply_error(req, fs_unlink(front_of(req)->fs, parent, name));
+	struct fs_fuse *f = front_of(req);
+
+	reply_error(req, names_done(f, fs_unlink(f->fs, parent, name)));
 }
 
 static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	reply_error(req, fs_rmdir(front_of(req)->fs, parent, name));
-}
+	struct fs_fuse *f = front_of(req);
 
-static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
-		      const char *new_name, unsigned flags)
-{
-	reply_error(req, fs_rename(front_of(req)->fs, parent, name, new_parent, new_name, flags));
+	reply_error(req, names_done(f, fs_rmdir(f->fs, parent, name)));
 }
 
 /* ---- directories ---- */
@@ -536,6 +555,7 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 	struct fs_attr a;
 
 	int r = fs_mknod(f->fs, parent, name, (mode & ~(mode_t)S_IFMT) | S_IFREG, 0, 0, &cred, &a);
+	r = made(f, r, &a);
 	if (r < 0) {
 		reply_error(req, r);
 		return;
@@ -664,7 +684,8 @@ static void launder_ready(void *arg)
 }
 
 /*
- * Makes the kernel write back a file's dirty pages. Coroutine; -errno: not done.
+ * Makes the kernel write back a file's dirty pages. Coroutine; -errno: not done. The thread takes none
+ * of the locks under which the kernel waits for our answer to LSEEK or RENAME.
  *
  * Before truncating, punching and copying the kernel does that by itself, before LSEEK it does not,
  * and would have SEEK_DATA skip what was just written. Invalidating is the one way of asking for it
@@ -708,6 +729,40 @@ static bool may_be_dirty(const struct fs_fuse *f, uint64_t ino)
 	return false;
 }
 
+/*
+ * Whoever replaces a file by renaming wants the old content or the new after a crash, also while the
+ * new one is still open for writing: fs_rename sees to it for what we have been given, so the kernel
+ * is to give us the rest. (It does so by itself when a file is closed.)
+ */
+static int rename_launder(struct fs_fuse *f, uint64_t parent, const char *name, uint64_t new_parent,
+			  const char *new_name)
+{
+	struct fs_attr from, to;
+	int r = 0;
+
+	if (list_empty(&f->writers) || fs_lookup(f->fs, parent, name, &from) < 0)
+		return 0; /* fs_rename says what is wrong */
+	if (may_be_dirty(f, from.ino) && fs_lookup(f->fs, new_parent, new_name, &to) == 0) {
+		r = launder(f, from.ino);
+		fs_unref(f->fs, to.ino, 1);
+	}
+	fs_unref(f->fs, from.ino, 1);
+	return r;
+}
+
+static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+		      const char *new_name, unsigned flags)
+{
+	struct fs_fuse *f = front_of(req);
+	int r = flags & (RENAME_NOREPLACE | RENAME_EXCHANGE)
+		    ? 0
+		    : rename_launder(f, parent, name, new_parent, new_name);
+
+	if (r == 0)
+		r = fs_rename(f->fs, parent, name, new_parent, new_name, flags);
+	reply_error(req, names_done(f, r));
+}
+
 static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		     struct fuse_file_info *fi)
 {
@@ -747,6 +802,14 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 			size_t size, int flags)
 {
+	/*
+	 * Without FUSE_POSIX_ACL the kernel stores ACLs through us and enforces none: an entry that
+	 * takes a right away must not seem to.
+	 */
+	if (!strncmp(name, "system.posix_acl_", strlen("system.posix_acl_"))) {
+		reply_error(req, -EOPNOTSUPP);
+		return;
+	}
 	reply_error(req, fs_setxattr(front_of(req)->fs, ino, name, value, size, flags));
 }
 

@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Where messages go. One program has one place at a time, so this is static.
+ *
+ * The daemon does not use syslog(3), which waits for the logger: that may be waiting for us, with its
+ * files on the filesystem whose trouble is to be told. What does not get through is still in status.
  */
 #include "log.h"
 #include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <syslog.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *log_tool = "trussfs";
 static bool log_verbose, log_muted;
+static int log_fd = -1; /* to the system's logger */
 
 /* Kept for status: a system may have no log at all. */
 static struct kept {
@@ -63,6 +70,38 @@ static void stderr_hook(enum log_level level, const char *text, void *arg)
 		text);
 }
 
+static void logger_connect(void)
+{
+	static const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+
+	if (log_fd >= 0)
+		close(log_fd);
+	log_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (log_fd >= 0 && connect(log_fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
+		close(log_fd);
+		log_fd = -1;
+	}
+}
+
+static void logger_send(int priority, const char *text)
+{
+	char line[1024], when[32];
+	time_t now = time(NULL);
+	struct tm tm;
+
+	strftime(when, sizeof(when), "%b %e %T", localtime_r(&now, &tm));
+	int n = snprintf(line, sizeof(line), "<%d>%s %s[%d]: %s", LOG_DAEMON | priority, when,
+			 log_tool, getpid(), text);
+	size_t len = MIN((size_t)n, sizeof(line) - 1);
+	/* Once more after a logger that was restarted. */
+	for (int i = 0; i < 2; i++) {
+		if (log_fd >= 0 && (send(log_fd, line, len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
+				    errno == EAGAIN || errno == ENOBUFS))
+			return;
+		logger_connect();
+	}
+}
+
 static void syslog_hook(enum log_level level, const char *text, void *arg)
 {
 	static const int priority[] = {
@@ -75,7 +114,7 @@ static void syslog_hook(enum log_level level, const char *text, void *arg)
 	if (log_muted || (level >= LOG_LEVEL_DEBUG && !log_verbose))
 		return;
 	keep(level, text);
-	syslog(priority[level], "%s", text);
+	logger_send(priority[level], text);
 }
 
 void log_to_stderr(const char *tool, bool verbose)
@@ -88,7 +127,8 @@ void log_to_stderr(const char *tool, bool verbose)
 void log_to_syslog(const char *tool)
 {
 	log_tool = tool;
-	openlog(tool, LOG_PID, LOG_DAEMON);
+	tzset(); /* reads its file now */
+	logger_connect();
 	log_set_hook(syslog_hook, NULL);
 }
 

@@ -407,7 +407,8 @@ static int load_bytes(struct fs *fs, struct node *n)
 {
 	int e = -EIO;
 	for (int i = 0; i < LOAD_TRIES_MAX; i++) {
-		void *data = buf_get_wait(BLOCK_BYTES);
+		/* "Below": those who wait for the node hold what the others wait for. */
+		void *data = buf_get_wait_below(BLOCK_BYTES);
 		e = raid_read(fs->raid, n->lba, 1, data);
 		if (e == 0) {
 			const char *why = node_wrong(data, &fs->uuid, n->lba);

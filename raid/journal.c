@@ -628,6 +628,47 @@ static int record_write(struct raid *r, struct record *rec)
 	return err ? err : -EIO;
 }
 
+int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len)
+{
+	r->journal.rings[member].head = off + len;
+	return ring_remember(&r->journal.rings[member], seq, off, len);
+}
+
+int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint64_t len, uint64_t have)
+{
+	struct record rec = {.members = have, .len = len};
+	unsigned members[MEMBERS_MAX], count = 0;
+	struct iovec *iov;
+	void *pool;
+	int err;
+
+	for (unsigned m = 0; m < r->t->member_count; m++)
+		count += have >> m & 1;
+	if (count >= record_copies(r))
+		return 0;
+	count = record_members(r, seq, have, record_copies(r) - count, members);
+	for (unsigned k = 0; k < count; k++)
+		if (ring_place(&r->journal.rings[members[k]], r->t->journal_bytes, len) == UINT64_MAX)
+			return -ENOSPC;
+	pool = len <= BUF_BYTES_MAX ? buf_get_wait(len) : NULL;
+	iov = mem_alloc(sizeof(*iov));
+	if (!pool || !iov) {
+		buf_put(pool);
+		mem_free(iov);
+		return -ENOMEM;
+	}
+	memcpy(pool, record, len);
+	*iov = (struct iovec){.iov_base = pool, .iov_len = len};
+	rec.iov = iov;
+	rec.iov_count = 1;
+	err = record_write_to(r, &rec, seq, members, count);
+	if (!err)
+		err = flush_members(r, rec.members);
+	buf_put(pool);
+	mem_free(iov);
+	return err;
+}
+
 static bool checkpoint_is_due(struct raid *r, const struct txn *x)
 {
 	return r->journal.want_checkpoint ||

@@ -267,10 +267,20 @@ static bool page_copy_was_durable(const struct raid *r, const struct page_disk *
 	return from_le64(newest->seq) < r->journal.tail;
 }
 
+/*
+ * One generation behind with the same content: a rewrite for the sake of redundancy alone, which a crash cut short. No record
+ * touches the page then, so it is met in a later epoch, and still nobody has lost anything.
+ */
+static bool page_copy_is_same(const struct page_disk *d, const struct page_disk *newest)
+{
+	return d && from_le64(d->gen) + 1 == from_le64(newest->gen) &&
+	       !memcmp(d->body, newest->body, sizeof(d->body));
+}
+
 static int page_choose(struct raid *r, struct page *p, const struct page_read *pr)
 {
 	const struct page_disk *newest = NULL, *d;
-	bool hung = false, uneven = false;
+	bool hung = false, uneven = false, same = false;
 
 	for (unsigned i = 0; i < pr->asked; i++) {
 		if (pr->ios[i].result) {
@@ -292,7 +302,9 @@ static int page_choose(struct raid *r, struct page *p, const struct page_read *p
 		if (d && d->gen.raw == newest->gen.raw)
 			continue;
 		uneven = true;
-		if (page_copy_was_durable(r, newest))
+		if (page_copy_is_same(d, newest))
+			same = true;
+		else if (page_copy_was_durable(r, newest))
 			r->t->members[pr->member_of[i]].errors_lost++;
 	}
 	memcpy(p->cur, newest, sizeof(*p->cur));
@@ -300,9 +312,10 @@ static int page_choose(struct raid *r, struct page *p, const struct page_read *p
 	if (uneven) {
 		/*
 		 * Of a checkpoint that a crash cut short, what all copies have is the generation before, and the journal
-		 * holds every change since: the next one must go to the other place, where that is not overwritten.
+		 * holds every change since: the next one must go to the other place, where that is not overwritten. So too
+		 * where both are the same.
 		 */
-		p->gen += !page_copy_was_durable(r, newest);
+		p->gen += same || !page_copy_was_durable(r, newest);
 		page_mark_dirty(r, p);
 	}
 	return 0;
@@ -665,12 +678,14 @@ int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigne
 	struct page *p;
 	unsigned bad = 0;
 	uint64_t gen;
+	bool dirty;
 	int err = page_get(r, c, number, &p);
 
 	if (err)
 		return err;
 	pr = mem_alloc(sizeof(*pr));
 	gen = p->gen; /* a checkpoint may write newer ones meanwhile */
+	dirty = p->is_dirty; /* all copies are about to be rewritten, and may be uneven until then (page_choose) */
 	if (!pr || !gen) {
 		mem_free(pr);
 		page_put(r, p);
@@ -681,7 +696,7 @@ int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigne
 	for (unsigned i = 0; i < pr->asked; i++) {
 		const struct page_disk *d = page_newest_place(r, c, number, pr, i);
 
-		if (!d || from_le64(d->gen) < gen) {
+		if (!d || (!dirty && from_le64(d->gen) < gen)) {
 			bad++;
 			if (pr->ios[i].result)
 				health_read_error(r, pr->member_of[i], pr->ios[i].result);

@@ -30,6 +30,7 @@ struct found {
 	uint32_t len;
 	unsigned member;   /* one that has it */
 	uint64_t have;     /* all that have it */
+	struct record_disk *kept; /* its content, if it is not known that it was durable */
 };
 
 /* A block that has an image, and the last direct write after it (seq 0: none). */
@@ -45,6 +46,8 @@ struct replay {
 	struct raid *r;
 	struct found *found;
 	size_t count, cap;
+	struct found *copies; /* each copy of each record, in order of sequence number */
+	size_t copy_count;
 	struct list *directs;
 	size_t directs_size;
 	int (*visit)(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
@@ -185,11 +188,16 @@ static int found_cmp(const void *a, const void *b)
 }
 
 /* Copies of one record become one. */
-static void found_merge(struct replay *rp)
+static int found_merge(struct replay *rp)
 {
 	size_t n = 0;
 
 	qsort(rp->found, rp->count, sizeof(*rp->found), found_cmp);
+	rp->copies = mem_alloc(rp->count * sizeof(*rp->copies));
+	if (!rp->copies)
+		return -ENOMEM;
+	memcpy(rp->copies, rp->found, rp->count * sizeof(*rp->copies));
+	rp->copy_count = rp->count;
 	for (size_t i = 0; i < rp->count; i++) {
 		if (!n || rp->found[n - 1].seq != rp->found[i].seq) {
 			rp->found[n++] = rp->found[i];
@@ -199,10 +207,11 @@ static void found_merge(struct replay *rp)
 		rp->found[n - 1].members |= rp->found[i].members;
 	}
 	rp->count = n;
+	return 0;
 }
 
 /* Cuts the found records down to those from the tail to the first gap. */
-static int replay_choose(struct replay *rp)
+static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 {
 	struct raid *r = rp->r;
 	uint64_t tail = 1, durable = 0, next;
@@ -211,7 +220,8 @@ static int replay_choose(struct replay *rp)
 	r->journal.tail = tail;
 	if (!rp->count)
 		return 0;
-	found_merge(rp);
+	if (found_merge(rp))
+		return -ENOMEM;
 	for (size_t i = 0; i < rp->count; i++) {
 		tail = MAX(tail, rp->found[i].tail);
 		durable = MAX(durable, rp->found[i].durable);
@@ -234,6 +244,7 @@ static int replay_choose(struct replay *rp)
 #endif
 	memmove(rp->found, rp->found + first, n * sizeof(*rp->found));
 	rp->count = n;
+	*ret_durable = durable;
 	r->journal.tail = tail;
 	for (size_t i = 0; i < n; i++) {
 		struct found *f = &rp->found[i];
@@ -435,14 +446,60 @@ static int visit_apply(struct replay *rp, const struct item_disk *item, uint32_t
 /* Any copy that still reads right. */
 static int found_read(struct replay *rp, const struct found *f, struct record_disk **ret)
 {
-	int err = record_read(rp->r, f->member, f->off, f->len, (void **)ret);
+	size_t lo = 0, hi = rp->copy_count;
+	int err = -EIO;
 
-	if (err)
-		return err;
-	if (record_right(rp->r, *ret, f->len))
-		return 0;
-	mem_free(*ret);
-	return -EBADMSG;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (rp->copies[mid].seq < f->seq)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; lo < rp->copy_count && rp->copies[lo].seq == f->seq; lo++) {
+		const struct found *copy = &rp->copies[lo];
+		const struct member *m = &rp->r->t->members[copy->member];
+
+		if (!m->dev || m->state != MEMBER_ACTIVE) /* it hung meanwhile */
+			continue;
+		err = record_read(rp->r, copy->member, copy->off, copy->len, (void **)ret);
+		if (!err && record_right(rp->r, *ret, copy->len))
+			return 0;
+		if (!err)
+			mem_free(*ret);
+		else if (err == -ENOMEM)
+			return err;
+		else
+			health_read_error(rp->r, copy->member, err);
+		err = err ? err : -EBADMSG;
+	}
+	return err;
+}
+
+/*
+ * The last records may be on fewer members than they were meant for, so that one member that no longer reads takes
+ * them away. They are read for the last time before anything is applied: what cannot be is the gap.
+ */
+static int replay_keep(struct replay *rp, uint64_t durable)
+{
+	for (size_t i = 0; i < rp->count; i++) {
+		struct found *f = &rp->found[i];
+		int err;
+
+		if (f->seq <= durable)
+			continue;
+		err = found_read(rp, f, &f->kept);
+		if (!err)
+			continue;
+		f->kept = NULL;
+		if (err == -ENOMEM || f->have == f->members) /* it may have been acknowledged */
+			return err;
+		log_warning("journal: record %llu was never complete and cannot be read any more",
+			    (unsigned long long)f->seq);
+		rp->count = i;
+	}
+	return 0;
 }
 
 static int replay_pass(struct replay *rp)
@@ -450,15 +507,17 @@ static int replay_pass(struct replay *rp)
 	int err = 0;
 
 	for (size_t i = 0; i < rp->count && !err; i++) {
-		struct record_disk *d;
+		struct record_disk *d = rp->found[i].kept;
 
-		err = found_read(rp, &rp->found[i], &d);
+		if (!d)
+			err = found_read(rp, &rp->found[i], &d);
 		if (err)
 			break;
 		rp->seq = rp->found[i].seq;
 		rp->r->journal.replay_seq = rp->seq;
 		err = record_walk(rp, d);
-		mem_free(d);
+		if (!rp->found[i].kept)
+			mem_free(d);
 	}
 	return err;
 }
@@ -473,13 +532,53 @@ static void replay_free(struct replay *rp)
 			mem_free(d);
 		}
 	}
+	for (size_t i = 0; i < rp->count; i++)
+		mem_free(rp->found[i].kept);
 	mem_free(rp->directs);
 	mem_free(rp->found);
+	mem_free(rp->copies);
+}
+
+/*
+ * A record that was not known to be durable may be on one member only. Once its blocks go home it must not be lost any
+ * more: a crash in the middle, and then that member gone, would leave rows half of it and half of what was before. So it
+ * gets the copies that it lacks first.
+ */
+static int replay_spread(struct replay *rp)
+{
+	struct raid *r = rp->r;
+	int err = 0;
+
+	for (size_t i = 0; i < rp->copy_count && !err; i++) {
+		const struct found *copy = &rp->copies[i];
+
+		if (copy->seq >= r->journal.tail)
+			err = journal_ring_restore(r, copy->member, copy->seq,
+						   copy->off - r->t->journal_off_bytes, copy->len);
+	}
+	for (size_t i = 0; i < rp->count && !err; i++) {
+		uint64_t have = 0;
+
+		if (!rp->found[i].kept)
+			continue;
+		for (unsigned m = 0; m < r->t->member_count; m++)
+			if (rp->found[i].have >> m & 1 && r->t->members[m].dev &&
+			    r->t->members[m].state == MEMBER_ACTIVE)
+				have |= 1ull << m;
+		err = journal_spread_record(r, rp->found[i].seq, rp->found[i].kept, rp->found[i].len, have);
+		if (err == -ENOSPC || err == -ENOMEM) {
+			log_warning("journal: record %llu stays on fewer members than it should",
+				    (unsigned long long)rp->found[i].seq);
+			err = 0;
+		}
+	}
+	return err;
 }
 
 int journal_replay(struct raid *r)
 {
 	struct replay rp = {.r = r, .directs_size = 65536};
+	uint64_t durable = 0;
 	int err = 0;
 
 	rp.directs = mem_alloc(rp.directs_size * sizeof(*rp.directs));
@@ -491,7 +590,11 @@ int journal_replay(struct raid *r)
 		if (r->t->members[m].dev && r->t->members[m].state == MEMBER_ACTIVE)
 			err = ring_scan(&rp, m);
 	if (!err)
-		err = replay_choose(&rp);
+		err = replay_choose(&rp, &durable);
+	if (!err)
+		err = replay_keep(&rp, durable);
+	if (!err && !r->read_only)
+		err = replay_spread(&rp);
 	if (!err) {
 		rp.visit = visit_directs;
 		err = replay_pass(&rp);

@@ -375,9 +375,11 @@ static int scrub_all(struct scrub *s)
 			err = scrub_save(s, cursor, false);
 		}
 	}
-	/* What was repaired through the journal is to be durable when we say that it is repaired.
+	/*
+	 * What was repaired through the journal is to be durable when we say that it is repaired. And the journal itself
+	 * is not read: a member may have lost records of it, which are not needed any more when all is home.
 	 */
-	return err ? err : raid_commit(r);
+	return err ? err : journal_checkpoint(r);
 }
 
 /* Stopped with the volume: the flag stays, and the next start goes on. Otherwise it is over. */

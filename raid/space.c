@@ -191,6 +191,17 @@ bool space_loaded(const struct chunk *c)
 	return c->space->loaded;
 }
 
+/* Only counted: all bitmaps of a large volume would not fit into memory. */
+static void space_count(struct raid *r, struct chunk *c)
+{
+	if (space_load(r, c)) {
+		log_warning("chunk %u: its bitmap cannot be read: nothing is allocated there", c->number);
+		return;
+	}
+	space_drop_pages(r, c);
+	c->space->loaded = false;
+}
+
 int space_init(struct raid *r, bool clean)
 {
 	int err = 0;
@@ -204,8 +215,8 @@ int space_init(struct raid *r, bool clean)
 
 		if (c->class == CHUNK_META)
 			err = space_load(r, c);
-		else if (!clean && space_load(r, c))
-			log_warning("chunk %u: its bitmap cannot be read: nothing is allocated there", c->number);
+		else if (!clean)
+			space_count(r, c);
 	}
 	space_recount(r);
 	return err;

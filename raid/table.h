@@ -48,7 +48,6 @@ struct chunk {
 	/* Not stored: table_encode leaves the chunk out while its first pages are being written. */
 	bool hidden;
 	struct chunk_space *space; /* space.c's */
-	void *pages;               /* csum.c's */
 };
 
 struct table {
@@ -73,7 +72,7 @@ struct table {
 
 /* An empty one. NULL without memory. */
 struct table *table_new(void);
-void table_free(struct table *t); /* not the devices; nor chunk->space and chunk->pages. Takes NULL. */
+void table_free(struct table *t); /* not the devices, nor chunk->space. Takes NULL. */
 /* How many slices a member of that size gets, with the slack that every new member keeps. */
 uint32_t table_slices_fit(const struct table *t, uint64_t member_bytes);
 /* The smallest device that can hold so many slices, without slack. */

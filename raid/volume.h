@@ -25,7 +25,6 @@
 #include "parity.h"
 #include "raid.h"
 
-#define RECORD_BYTES_FRACTION 4 /* a transaction takes at most 1/4 of a member's ring */
 #define WRITE_TRIES 3           /* of one I/O before the member counts as failed */
 #define ROWS_MAX 64             /* rows worked on at once by recovery, scrub and rebuild */
 
@@ -326,6 +325,14 @@ void journal_member_written(struct raid *r, unsigned member);
 int journal_flush_members(struct raid *r);
 /* Writes home what is committed up to transaction `seq`, and the captured pages; then flushes. Yields. */
 int journal_write_home(struct raid *r, uint64_t seq);
+
+/* For replay: a member's ring holds this record (in order of sequence number). -ENOMEM. */
+int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len);
+/*
+ * Copies a record that is on the members of the mask to as many others as it lacks, flushed. -ENOSPC: a ring has no room.
+ * Yields.
+ */
+int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint64_t len, uint64_t have);
 
 /* ---- replay.c ---- */
 

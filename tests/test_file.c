@@ -936,8 +936,100 @@ static void no_memory(struct world *w)
 	file_free(f);
 }
 
+/* ---- many extents and little memory ---- */
+
+#define PIECES	     230000u /* more leaves than an atom may load */
+#define PIECES_ATOM  64u
+static const uint64_t pieces_lba = LBA_MAKE(900, 0); /* never read */
+
+struct pieces {
+	uint64_t ino, from;
+	bool put;
+};
+
+static int pieces_atom(struct fs *fs, void *arg)
+{
+	const struct pieces *p = arg;
+	uint64_t end = MIN(p->from + PIECES_ATOM, PIECES);
+	int r = 0;
+	for (uint64_t b = p->from; b < end && r == 0; b++)
+		r = bt_prepare(fs, (struct key){p->ino, KEY_OFF(TYPE_EXTENT, b)},
+			       sizeof(struct extent_disk));
+	for (uint64_t b = p->from; b < end && r == 0; b++) {
+		struct key key = {p->ino, KEY_OFF(TYPE_EXTENT, b)};
+		struct extent_disk d = {to_le64(pieces_lba + 2 * b), to_le32(1), to_le32(0)};
+		if (p->put)
+			bt_put(fs, key, &d, sizeof(d));
+		else
+			bt_del(fs, key);
+	}
+	return r;
+}
+
+/* A file that was overwritten here and there until each block stands apart. */
+static void seek_in_pieces(struct world *w)
+{
+	struct fs_attr a, size = {.size = (uint64_t)PIECES * BLOCK_BYTES};
+	uint64_t found;
+	w->options.node_cache_bytes = 1u << 18;
+	world_remount(w);
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
+	check_ok(fs_setattr(w->fs, a.ino, &size, FS_SET_SIZE, NULL));
+	struct pieces p = {.ino = a.ino, .put = true};
+	for (; p.from < PIECES; p.from += PIECES_ATOM)
+		check_ok(fs_atom(w->fs, ATOM_WRITE, pieces_atom, &p));
+	check_ok(raid_commit(w->raid));
+	check_ok(fs_lseek(w->fs, a.ino, 100, SEEK_HOLE, &found));
+	assert_int_equal(found, size.size);
+	check_ok(fs_lseek(w->fs, a.ino, 100, SEEK_DATA, &found));
+	assert_int_equal(found, 100);
+	check_ok(fs_fallocate(w->fs, a.ino, FALLOC_FL_KEEP_SIZE, BLOCK_BYTES,
+			      size.size - BLOCK_BYTES));
+	p.put = false;
+	for (p.from = 0; p.from < PIECES; p.from += PIECES_ATOM)
+		check_ok(fs_atom(w->fs, ATOM_WRITE, pieces_atom, &p));
+	fs_unref(w->fs, a.ino, 1);
+}
+
+static uint64_t pool_reader_inos[16];
+
+static void pool_reader(struct world *w, unsigned number)
+{
+	size_t len;
+	void *data = buf_get_wait(BUF_BYTES_MAX), *at;
+	co_yield();
+	check_ok(fs_read(w->fs, pool_reader_inos[number], 0, 100, data, &at, &len));
+	assert_int_equal(len, 100);
+	buf_put(data);
+}
+
+/* As many readers as the pool has memory for, and none of the nodes is in memory yet. */
+static void readers_fill_pool(struct world *w)
+{
+	struct fs_attr a;
+	static const uint8_t data[100] = {1};
+	for (unsigned k = 0; k < ARRAY_SIZE(pool_reader_inos); k++) {
+		char name[20];
+		snprintf(name, sizeof(name), "f%u", k);
+		check_ok(fs_mknod(w->fs, FS_ROOT_INO, name, S_IFREG | 0644, 0, 0, &root_cred, &a));
+		check_ok(fs_write(w->fs, a.ino, 0, data, sizeof(data), 0));
+		fs_unref(w->fs, a.ino, 1);
+		pool_reader_inos[k] = a.ino;
+	}
+	world_remount(w);
+	world_side_by_side(w, ARRAY_SIZE(pool_reader_inos), pool_reader);
+}
+
 /* ---- */
 
+static void test_pieces(void **state)
+{
+	world_test(1, NULL, 0, seek_in_pieces);
+}
+static void test_pool(void **state)
+{
+	world_test(1, NULL, 0, readers_fill_pool);
+}
 static void test_limits(void **state)
 {
 	world_test(1, NULL, 0, limits);
@@ -1012,7 +1104,8 @@ int main(void)
 	    cmocka_unit_test(test_many_extents), cmocka_unit_test(test_against_model),
 	    cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_many_hands),
 	    cmocka_unit_test(test_full),	 cmocka_unit_test(test_failures),
-	    cmocka_unit_test(test_crashes),
+	    cmocka_unit_test(test_crashes),	 cmocka_unit_test(test_pool),
+	    cmocka_unit_test(test_pieces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -981,7 +981,7 @@ static void do_bad_slices(void)
 	commit();
 	assert_int_equal(simdev_fault(disks[0].dev,
 				      &(struct simfault){.kind = SIMFAULT_EIO_WRITE,
-							 .off_bytes = 12 << 20,
+							 .off_bytes = 13 << 20, /* the third slice */
 							 .len_bytes = 60 << 20}),
 			 0);
 	write_blocks(5000);

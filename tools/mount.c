@@ -393,8 +393,11 @@ static int run_background(struct mount_args *a)
 		close(fds[1]);
 		return wait_ready(child, fds[0]);
 	}
-	close(fds[0]);
-	a->ready_fd = fds[1];
+	/* The daemon stays: what the caller happened to have open (a lock, a pipe) must not stay with it. */
+	a->ready_fd = dup2(fds[1], 3);
+	if (a->ready_fd < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0)
+		return fail(EXIT_SYSTEM, TOOL, "pipe: %s", strerror(errno));
+	(void)close_range(4, ~0u, 0); /* ENOSYS: then they stay */
 	(void)setsid();	   /* a fresh child leads no group */
 	(void)!chdir("/"); /* there always is one */
 	return run_daemon(a);

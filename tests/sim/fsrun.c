@@ -18,6 +18,8 @@
  * writing itself some more.
  */
 #define AGE_NS (12 * NS_PER_S)
+/* The same where members hang: each step may cost a deadline, and each member one. */
+#define AGE_SLOW_NS (90 * NS_PER_S)
 
 struct run {
 	struct rig rig;
@@ -38,7 +40,7 @@ static void abandon_fs(void *arg)
 
 static int done(struct run *run, int err, const char *what)
 {
-	if (err && !world_crashed(run->rig.world))
+	if (err && !rig_excused(&run->rig))
 		rig_fail(&run->rig, "%s: %s", what, strerror(-err));
 	return err;
 }
@@ -119,6 +121,7 @@ static void come_back(struct run *run)
 
 		if (tries < REPLAY_CRASHES_MAX && rng_chance(&g->rng, 1, 4))
 			rig_crash_soon(g, 150);
+		rig_faults(g);
 		if (rng_chance(&g->rng, 1, 2))
 			err = check_all(run);
 		if (!err)
@@ -141,32 +144,39 @@ static void come_back(struct run *run)
 static int meddle(struct run *run)
 {
 	struct rig *g = &run->rig;
+	int err = 0;
 
+	rig_faults(g);
 	co_sleep_ns(rng_below(&g->rng, 200 * NS_PER_MS));
 	if (world_crashed(g->world))
 		return -ENODEV;
 	switch (rng_below(&g->rng, 9)) {
 	case 0:
-		return rig_scrub_begin(g);
+		err = rig_scrub_begin(g);
+		break;
 	case 1:
-		return rig_replace_any(g, false);
+		err = rig_replace_any(g, false);
+		break;
 	case 2:
-		return rig_replace_any(g, true);
+		err = rig_replace_any(g, true);
+		break;
 	case 3:
 		(void)rig_pull(g); /* or there was none to spare */
-		return 0;
+		break;
 	case 4:
-		return rig_mend(g);
-	default:
-		return 0;
+		err = rig_mend(g);
+		break;
 	}
+	if (!err)
+		rig_faults(g); /* while rebuilding and scrubbing */
+	return err;
 }
 
 static void one_round(struct run *run)
 {
 	struct rig *g = &run->rig;
 	struct work *w = &run->work;
-	uint64_t before = world_points(g->world, POINT_CHANGES);
+	uint64_t before = world_points(g->world, POINT_CHANGES), age_ns;
 
 	g->stats.rounds++;
 	rig_crash_soon(g, run->points * 5 / 4);
@@ -191,8 +201,9 @@ static void one_round(struct run *run)
 		}
 	}
 	world_crash(g->world);
-	if (world_crash_ns(g->world) > AGE_NS)
-		model_aged(&w->model, world_crash_ns(g->world) - AGE_NS);
+	age_ns = g->slow ? AGE_SLOW_NS : AGE_NS;
+	if (world_crash_ns(g->world) > age_ns)
+		model_aged(&w->model, world_crash_ns(g->world) - age_ns);
 	rig_bury(g);
 	rig_return(g);
 	rig_lose(g, RIG_MEMBERS_MAX);
@@ -201,11 +212,42 @@ static void one_round(struct run *run)
 	come_back(run);
 }
 
+/* The last round of some runs: more goes wrong than the level tolerates. */
+static bool bad_round(struct run *run)
+{
+	struct rig *g = &run->rig;
+	struct work *w = &run->work;
+	bool freeze = rig_fault_chance(g, FAULT_FREEZE, 1, 8);
+
+	if (!freeze && !rig_fault_chance(g, FAULT_BEYOND, 1, 12))
+		return false;
+	rig_say(g, "failing");
+	rig_crash_off(g);
+	if (freeze && rig_mend(g))
+		rig_fail(g, "crashed without being asked to");
+	g->beyond = true;
+	work_start(w, run->ops / w->worker_count + 1);
+	co_sleep_ns(rng_below(&g->fault_rng, 100 * NS_PER_MS));
+	if (freeze)
+		rig_freeze(g);
+	else
+		rig_faults_beyond(g);
+	rig_join(g);
+	world_crash(g->world);
+	rig_bury(g);
+	if (!freeze)
+		return true;
+	rig_thaw(g);
+	come_back(run);
+	return false;
+}
+
 static void last_round(struct run *run)
 {
 	struct rig *g = &run->rig;
 	struct raid_job_info job;
 
+	g->faults_off = true;
 	rig_crash_off(g);
 	if (rig_mend(g) || rig_scrub(g, &job))
 		rig_fail(g, "crashed without being asked to");
@@ -293,6 +335,8 @@ static int run_main(void *arg)
 		}
 		rig_crash_off(g);
 	}
+	if (bad_round(run))
+		return 0;
 	last_round(run);
 	return 0;
 }

@@ -288,7 +288,7 @@ static int op_error(struct worker *w, int err, const char *what)
 {
 	struct run *run = w->run;
 
-	if (err && !world_crashed(run->rig.world))
+	if (err && !rig_excused(&run->rig))
 		rig_fail(&run->rig, "%s: %s", what, strerror(-err));
 	return err;
 }
@@ -545,7 +545,7 @@ static void stage_image(struct worker *w, struct block *b, uint64_t tick)
 	content_fill(data, b->lba, b->version);
 	block_event(run, b, EVENT_WRITE, tick, b->version, tick);
 	err = raid_stage_image(run->rig.raid, b->lba, data);
-	rig_must(&run->rig, !err, "raid_stage_image: %s", strerror(-err));
+	rig_must(&run->rig, !err || rig_excused(&run->rig), "raid_stage_image: %s", strerror(-err));
 }
 
 /* Metadata: new blocks, changed ones and dead ones in one group. */
@@ -596,6 +596,27 @@ static void check_version(struct run *run, const struct block *b, const void *da
 		 (unsigned long long)version, (unsigned long long)lo, (unsigned long long)hi);
 }
 
+/* Until the memory is not one that a hung device still holds: another is taken then, and *data replaced. */
+static int read_again(struct run *run, struct raid_read_run *runs, unsigned count, uint8_t **data,
+		      size_t bytes)
+{
+	int err = -EAGAIN;
+
+	for (unsigned tries = 0; err == -EAGAIN && tries < RIG_MEMBERS_MAX; tries++) {
+		uint8_t *fresh;
+
+		err = raid_readv(run->rig.raid, runs, count);
+		if (err != -EAGAIN)
+			break;
+		fresh = buf_get_wait(bytes);
+		for (unsigned i = 0; i < count; i++)
+			runs[i].data = fresh + ((uint8_t *)runs[i].data - *data);
+		buf_put(*data);
+		*data = fresh;
+	}
+	return err;
+}
+
 /* Blocks of our own, each by itself or as one batch. */
 static int op_read(struct worker *w)
 {
@@ -612,7 +633,7 @@ static int op_read(struct worker *w)
 	for (unsigned i = 0; i < count; i++)
 		runs[i] = (struct raid_read_run){
 		    .lba = list[i]->lba, .count = 1, .data = data + (size_t)i * BLOCK_BYTES};
-	err = op_error(w, raid_readv(run->rig.raid, runs, count), "raid_readv");
+	err = op_error(w, read_again(run, runs, count, &data, (size_t)count * BLOCK_BYTES), "raid_readv");
 	for (unsigned i = 0; i < count && !err; i++)
 		check_version(run, list[i], data + (size_t)i * BLOCK_BYTES, list[i]->version,
 			      list[i]->version);
@@ -627,6 +648,7 @@ static int op_read_any(struct worker *w)
 	struct worker *other = &run->workers[rng_below(&w->rng, run->worker_count)];
 	struct block *list[32];
 	uint64_t lo[32], hi[32];
+	struct raid_read_run one;
 	struct raid_reader reader;
 	unsigned count = 0;
 	uint8_t *data;
@@ -649,7 +671,8 @@ static int op_read_any(struct worker *w)
 	} while (count < ARRAY_SIZE(list) && list[count] && list[count]->live);
 	if (rng_chance(&w->rng, 1, 2))
 		co_sleep_ns(rng_below(&w->rng, 5 * NS_PER_MS));
-	err = op_error(w, raid_read(run->rig.raid, list[0]->lba, count, data), "raid_read");
+	one = (struct raid_read_run){.lba = list[0]->lba, .count = count, .data = data};
+	err = op_error(w, read_again(run, &one, 1, &data, ARRAY_SIZE(list) * BLOCK_BYTES), "raid_read");
 	for (unsigned i = 0; i < count; i++)
 		hi[i] = list[i]->version_issued;
 	raid_read_end(run->rig.raid, &reader);
@@ -703,7 +726,7 @@ static void root_pre_commit(void *ctx)
 	data[0] = ROOT_MAGIC;
 	data[1] = run->tick;
 	err = raid_stage_image(run->rig.raid, LBA_ROOT, data);
-	rig_must(&run->rig, !err, "raid_stage_image of the root: %s", strerror(-err));
+	rig_must(&run->rig, !err || rig_excused(&run->rig), "raid_stage_image of the root: %s", strerror(-err));
 	run->tick_staged = run->tick;
 }
 
@@ -719,7 +742,7 @@ static void root_lost(void *ctx, uint64_t lba, uint32_t count)
 	struct run *run = ctx;
 
 	/* With all members gone everything is lost. */
-	if (!world_crashed(run->rig.world))
+	if (!rig_excused(&run->rig))
 		rig_fail(&run->rig, "reported lost: %u blocks at %llx", count,
 			 (unsigned long long)lba);
 }
@@ -747,8 +770,9 @@ static int compare_run(void *arg, uint64_t lba, uint32_t count)
 
 	while (count) {
 		uint32_t n = MIN(count, 64u);
+		struct raid_read_run one = {.lba = lba, .count = n, .data = c->data};
 
-		err = raid_read(run->rig.raid, lba, n, c->data);
+		err = read_again(run, &one, 1, &c->data, 64 * BLOCK_BYTES);
 		if (err) {
 			if (!world_crashed(run->rig.world))
 				rig_fail(&run->rig, "reading live blocks %llx+%u: %s",
@@ -805,13 +829,15 @@ static void adopt(struct run *run, uint64_t k)
 static int compare(struct run *run)
 {
 	struct compare c = {.run = run};
+	struct raid_read_run one = {.lba = LBA_ROOT, .count = 1};
 	const uint64_t *root;
 	uint64_t want = 0;
 	int err;
 
 	rig_say(&run->rig, "comparing");
 	c.data = buf_get_wait(64 * BLOCK_BYTES);
-	err = raid_read(run->rig.raid, LBA_ROOT, 1, c.data);
+	one.data = c.data;
+	err = read_again(run, &one, 1, &c.data, 64 * BLOCK_BYTES);
 	if (err)
 		goto out;
 	root = (const uint64_t *)(void *)c.data;
@@ -855,6 +881,7 @@ static void open_and_compare(struct run *run)
 
 		if (again)
 			rig_crash_soon(g, 100);
+		rig_faults(g);
 		err = rig_open(g, 0);
 		if (!err) {
 			rig_members_update(g);
@@ -896,25 +923,32 @@ static void workload_start(struct run *run)
 static int meddle(struct run *run)
 {
 	struct rig *g = &run->rig;
+	int err = 0;
 
+	rig_faults(g);
 	co_sleep_ns(rng_below(&g->rng, 100 * NS_PER_MS));
 	if (world_crashed(g->world))
 		return -ENODEV;
 	switch (rng_below(&g->rng, 8)) {
 	case 0:
-		return rig_scrub_begin(g);
+		err = rig_scrub_begin(g);
+		break;
 	case 1:
-		return rig_replace_any(g, false);
+		err = rig_replace_any(g, false);
+		break;
 	case 2:
-		return rig_replace_any(g, true);
+		err = rig_replace_any(g, true);
+		break;
 	case 3:
 		(void)rig_pull(g); /* or there was none to spare */
-		return 0;
+		break;
 	case 4:
-		return rig_mend(g);
-	default:
-		return 0;
+		err = rig_mend(g);
+		break;
 	}
+	if (!err)
+		rig_faults(g); /* while rebuilding and scrubbing */
+	return err;
 }
 
 /* One round: work until the crash or the end of it, then what comes after. */
@@ -951,12 +985,41 @@ static void one_round(struct run *run)
 	open_and_compare(run);
 }
 
+/* The last round of some runs: more goes wrong than the level tolerates. */
+static bool bad_round(struct run *run)
+{
+	struct rig *g = &run->rig;
+	bool freeze = rig_fault_chance(g, FAULT_FREEZE, 1, 8);
+
+	if (!freeze && !rig_fault_chance(g, FAULT_BEYOND, 1, 12))
+		return false;
+	rig_crash_off(g);
+	if (freeze && rig_mend(g))
+		rig_fail(g, "crashed without being asked to");
+	g->beyond = true;
+	workload_start(run);
+	co_sleep_ns(rng_below(&g->fault_rng, 60 * NS_PER_MS));
+	if (freeze)
+		rig_freeze(g);
+	else
+		rig_faults_beyond(g);
+	rig_join(g);
+	world_crash(g->world);
+	rig_bury(g);
+	if (!freeze)
+		return true;
+	rig_thaw(g);
+	open_and_compare(run);
+	return false;
+}
+
 /* Everything sound again, twice scrubbed, closed, and looked at without writing. */
 static void last_round(struct run *run)
 {
 	struct rig *g = &run->rig;
 	struct raid_job_info job;
 
+	g->faults_off = true;
 	rig_crash_off(g);
 	if (rig_mend(g) || rig_scrub(g, &job))
 		rig_fail(g, "crashed without being asked to");
@@ -988,6 +1051,8 @@ static int run_main(void *arg)
 			rig_crash_off(g);
 		}
 	}
+	if (bad_round(run))
+		return 0;
 	last_round(run);
 	return 0;
 }

@@ -23,6 +23,8 @@
 #define LOG_LINE_BYTES	 240
 #define UNWIND_NS_MAX	 (900 * NS_PER_S) /* simulated: a step that takes longer hangs */
 #define CHECK_LINES_MAX	 20
+#define FAULT_BLOCKS_MAX 4096
+#define MEND_TRIES_MAX	 6
 
 /* The last messages of the libraries, for a failure. */
 static struct {
@@ -135,6 +137,7 @@ void rig_init(struct rig *g, const struct sim_options *o)
 	log_set_hook(rig_log, g);
 	co_cond_init(&g->workers_done);
 	rng_fork(&g->rng, "rig", o->seed);
+	rng_fork(&g->fault_rng, "faults", o->seed);
 
 	g->level =
 	    o->level >= 0 ? (unsigned)o->level : levels[rng_below(&g->rng, ARRAY_SIZE(levels))];
@@ -176,8 +179,11 @@ void rig_init(struct rig *g, const struct sim_options *o)
 void rig_exit(struct rig *g)
 {
 	rig_must(g, loop_co_count(g->loop) == 0, "%u coroutines left", loop_co_count(g->loop));
-	for (unsigned i = 0; i < g->slot_count; i++)
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		g->stats.faults_hit += simdev_faults_hit(g->slots[i].dev);
 		simdev_free(g->slots[i].dev);
+		simdev_free(g->slots[i].old);
+	}
 	g->stats.hash = world_trace_hash(g->world);
 	g->stats.simulated_ns = world_now_ns(g->world);
 	rig_must(g, buf_pool_used_bytes() == 0, "%zu bytes of the pool never put",
@@ -265,6 +271,13 @@ void rig_bury(struct rig *g)
 
 /* ---- open, close ---- */
 
+static struct simdev *closed_faults(struct rig *g);
+
+bool rig_excused(const struct rig *g)
+{
+	return world_crashed(g->world) || g->beyond;
+}
+
 static void close_all(struct dev **devs, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
@@ -317,16 +330,23 @@ int rig_open(struct rig *g, unsigned flags)
 	static const struct raid_options none;
 	struct raid_options options = none;
 	struct dev *devs[RIG_SPARES_MAX];
+	struct simdev *clone;
 	unsigned count = 0;
 	int err;
 
 	rig_say(g, flags & RAID_OPEN_CHECK ? "opening to check" : "opening");
+	g->openings++;
+	clone = closed_faults(g);
 	for (unsigned i = 0; i < g->slot_count; i++) {
 		struct slot *s = &g->slots[i];
 
 		if (s->away || simdev_is_gone(s->dev) || (!s->in && rng_chance(&g->rng, 1, 2)))
 			continue;
 		devs[count++] = slot_open(g, s);
+	}
+	if (clone && count < RIG_SPARES_MAX) {
+		devs[count] = simdev_open(clone);
+		rig_must(g, devs[count++], "no memory");
 	}
 	/* Any order: members are known by their labels. */
 	for (unsigned i = count; i > 1; i--) {
@@ -345,6 +365,12 @@ int rig_open(struct rig *g, unsigned flags)
 		if (!world_crashed(g->world))
 			rig_fail(g, "raid_open: %s", strerror(-err));
 	}
+	if (clone) {
+		rig_must(g, !simdev_handles(clone), "a copy is used as a member");
+		simdev_free(clone);
+	}
+	for (unsigned i = 0; i < g->slot_count && !err && !flags; i++)
+		g->slots[i].renamed = false, g->slots[i].old_is_stale = true;
 	return err;
 }
 
@@ -355,7 +381,7 @@ int rig_close(struct rig *g)
 	rig_say(g, "closing");
 	err = raid_close(g->raid);
 	g->raid = NULL;
-	if (err && !world_crashed(g->world))
+	if (err && !rig_excused(g))
 		rig_fail(g, "raid_close: %s", strerror(-err));
 	handles_none(g);
 	return err;
@@ -384,7 +410,7 @@ static struct slot *sound_slot(struct rig *g)
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < g->slot_count; i++) {
-		if (g->slots[i].in && !g->slots[i].suspect)
+		if (g->slots[i].in && !g->slots[i].suspect && !g->slots[i].renamed)
 			sound[count++] = &g->slots[i];
 	}
 	return count ? sound[rng_below(&g->rng, count)] : NULL;
@@ -397,6 +423,8 @@ unsigned rig_lose(struct rig *g, unsigned max)
 	for (unsigned i = 0; i < n; i++) {
 		struct slot *s = sound_slot(g);
 
+		if (!s)
+			return i;
 		s->suspect = s->away = true;
 		g->stats.lost++;
 		world_say(g->world, "%s is lost", simdev_name(s->dev));
@@ -434,18 +462,39 @@ void rig_return(struct rig *g)
  * A block that was ever written, by preference: damage to empty space is no damage. The labels at
  * the end are spared: without any a member is a stranger and not a damaged member.
  */
-static uint64_t damage_place(struct rig *g, struct simdev *d)
+static uint64_t damage_place(struct rng *r, struct simdev *d)
 {
 	uint64_t size_bytes = simdev_size_bytes(d) - 2 * MIB, off_bytes = 0;
 
 	for (unsigned i = 0; i < 64; i++) {
-		off_bytes = rng_below(&g->rng, size_bytes / BLOCK_BYTES) * BLOCK_BYTES;
-		if (rng_chance(&g->rng, 1, 16)) /* the front: one label area and the journal */
-			off_bytes = rng_below(&g->rng, 6 * MIB / BLOCK_BYTES) * BLOCK_BYTES;
+		off_bytes = rng_below(r, size_bytes / BLOCK_BYTES) * BLOCK_BYTES;
+		if (rng_chance(r, 1, 16)) /* the front: one label area and the journal */
+			off_bytes = rng_below(r, 6 * MIB / BLOCK_BYTES) * BLOCK_BYTES;
 		if (simdev_written(d, off_bytes))
 			break;
 	}
 	return off_bytes;
+}
+
+static void damage_slot(struct rig *g, struct rng *r, struct slot *s, unsigned blocks)
+{
+	s->suspect = s->damaged = true;
+	world_say(g->world, "%s: %u blocks damaged", simdev_name(s->dev), blocks);
+	while (blocks--) {
+		uint64_t off_bytes = damage_place(r, s->dev);
+
+		switch (rng_below(r, 3)) {
+		case 0:
+			simdev_garble(s->dev, off_bytes, BLOCK_BYTES);
+			break;
+		case 1:
+			simdev_zero(s->dev, off_bytes, BLOCK_BYTES);
+			break;
+		case 2:
+			simdev_rot(s->dev, off_bytes, BLOCK_BYTES, 1);
+			break;
+		}
+	}
 }
 
 unsigned rig_damage(struct rig *g)
@@ -454,29 +503,353 @@ unsigned rig_damage(struct rig *g)
 
 	for (unsigned i = 0; i < n; i++) {
 		struct slot *s = sound_slot(g);
-		unsigned blocks = (unsigned)rng_range(&g->rng, 1, 200);
 
-		s->suspect = s->damaged = true;
-		world_say(g->world, "%s: %u blocks damaged", simdev_name(s->dev), blocks);
-		while (blocks--) {
-			uint64_t off_bytes = damage_place(g, s->dev);
-
-			switch (rng_below(&g->rng, 3)) {
-			case 0:
-				simdev_garble(s->dev, off_bytes, BLOCK_BYTES);
-				break;
-			case 1:
-				simdev_zero(s->dev, off_bytes, BLOCK_BYTES);
-				break;
-			case 2:
-				simdev_rot(s->dev, off_bytes, BLOCK_BYTES, 1);
-				break;
-			}
-		}
+		if (!s)
+			return i;
+		damage_slot(g, &g->rng, s, (unsigned)rng_range(&g->rng, 1, 200));
 	}
 	if (n)
 		g->stats.damages++;
 	return n;
+}
+
+/* ---- faults ---- */
+
+const char *const rig_fault_names[FAULT_KINDS] = {
+    "eio-read", "eio-write", "eio-flush", "lost",      "misdirected", "duplicate",
+    "torn",	"lie",	     "rot-read",  "hang",      "delay",	      "read-only",
+    "damage",	"clone",     "rename",	  "stale",     "freeze",      "beyond",
+};
+
+static uint32_t fault_bit(const char *name, size_t len)
+{
+	for (unsigned k = 0; k < FAULT_KINDS; k++) {
+		if (strlen(rig_fault_names[k]) == len && !strncmp(name, rig_fault_names[k], len))
+			return 1u << k;
+	}
+	return 0;
+}
+
+bool rig_faults_parse(const char *list, uint32_t *ret)
+{
+	/* A list that begins by taking away takes away from all. */
+	uint32_t faults = *list == '-' ? RIG_FAULTS_DEFAULT : 0;
+
+	while (*list) {
+		bool less = *list == '-';
+		size_t len = strcspn(list += less, ",");
+		uint32_t bit = len == 3 && !strncmp(list, "all", 3) ? RIG_FAULTS_DEFAULT
+								    : fault_bit(list, len);
+
+		if (!bit && !(len == 4 && !strncmp(list, "none", 4)))
+			return false;
+		faults = less ? faults & ~bit : faults | bit;
+		list += len + (list[len] == ',');
+	}
+	*ret = faults;
+	return true;
+}
+
+bool rig_fault_chance(struct rig *g, enum rig_fault kind, uint64_t part, uint64_t whole)
+{
+	/*
+	 * Where the tolerance is one for each group, members of several groups may go at once and be taken out of
+	 * service, though the journal's records had only so many copies: not by default yet.
+	 */
+	if (kind == FAULT_FREEZE && !g->o->faults_text[0] && g->level != 1 && g->level != 5 && g->level != 6)
+		return false;
+	return g->o->faults >> kind & 1 && !g->faults_off && rng_chance(&g->fault_rng, part, whole);
+}
+
+static const struct slot *chain_root(const struct rig *g, const struct slot *s)
+{
+	while (s->replaces >= 0 && g->slots[s->replaces].in)
+		s = &g->slots[s->replaces];
+	return s;
+}
+
+/*
+ * Whether a fault on it is within the budget: a sound member while there is room, or one that is suspect already. Of
+ * those that take over from each other one alone: they count once, but either may hold a record of the journal.
+ */
+static bool may_be_faulty(struct rig *g, const struct slot *s)
+{
+	if (!s->in || s->away || s->renamed || simdev_is_gone(s->dev))
+		return false;
+	if (!s->suspect)
+		return rig_budget(g) > 0;
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		const struct slot *o = &g->slots[i];
+
+		if (o != s && o->in && (o->faulty || o->damaged) &&
+		    chain_root(g, o) == chain_root(g, s))
+			return false;
+	}
+	return true;
+}
+
+static struct slot *fault_slot(struct rig *g)
+{
+	struct slot *list[RIG_SPARES_MAX];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (may_be_faulty(g, &g->slots[i]))
+			list[count++] = &g->slots[i];
+	}
+	return count ? list[rng_below(&g->fault_rng, count)] : NULL;
+}
+
+/* Which I/O: of all of the member or of a piece of it, once, some times or for good. */
+static void fault_scope(struct rig *g, struct slot *s, struct simfault *f)
+{
+	struct rng *r = &g->fault_rng;
+
+	if (rng_chance(r, 1, 2)) {
+		f->off_bytes = damage_place(r, s->dev);
+		f->len_bytes = rng_range(r, 1, FAULT_BLOCKS_MAX) * BLOCK_BYTES;
+	}
+	if (rng_chance(r, 1, 2))
+		f->skip = rng_below(r, 200);
+	switch (rng_below(r, 4)) {
+	case 0:
+		f->count = 1;
+		break;
+	case 1:
+		f->count = rng_range(r, 2, 40);
+		break;
+	case 2: /* now and then, for good */
+		f->part = 1;
+		f->whole = (unsigned)rng_range(r, 2, 30);
+		break;
+	}
+}
+
+/* Which of them is always noticed by whoever submitted the I/O. What hangs may be let go in time. */
+static bool fault_is_noticed(enum rig_fault kind)
+{
+	return kind == FAULT_EIO_READ || kind == FAULT_EIO_WRITE || kind == FAULT_EIO_FLUSH;
+}
+
+static void fault_arm(struct rig *g, struct slot *s, enum rig_fault kind)
+{
+	static const enum simfault_kind kinds[] = {
+	    [FAULT_EIO_READ] = SIMFAULT_EIO_READ,   [FAULT_EIO_WRITE] = SIMFAULT_EIO_WRITE,
+	    [FAULT_EIO_FLUSH] = SIMFAULT_EIO_FLUSH, [FAULT_LOST] = SIMFAULT_LOST,
+	    [FAULT_MISDIRECTED] = SIMFAULT_MISDIRECTED,
+	    [FAULT_DUPLICATE] = SIMFAULT_DUPLICATE, [FAULT_TORN] = SIMFAULT_TORN,
+	    [FAULT_LIE] = SIMFAULT_LYING_FLUSH,	    [FAULT_ROT_READ] = SIMFAULT_ROT_READ,
+	    [FAULT_HANG] = SIMFAULT_HANG,	    [FAULT_DELAY] = SIMFAULT_DELAY,
+	};
+	struct simfault f = {.kind = kinds[kind]};
+	struct rng *r = &g->fault_rng;
+
+	fault_scope(g, s, &f);
+	if (kind == FAULT_MISDIRECTED || kind == FAULT_DUPLICATE)
+		f.param = rng_chance(r, 1, 2)
+			      ? rng_range(r, 1, 64) * BLOCK_BYTES
+			      : rng_below(r, simdev_size_bytes(s->dev) / BLOCK_BYTES) * BLOCK_BYTES;
+	if (kind == FAULT_DELAY) {
+		f.param = rng_range(r, 1, 4000) * NS_PER_MS;
+		f.count = rng_range(r, 1, 5);
+	}
+	if (kind == FAULT_DELAY || kind == FAULT_HANG)
+		g->slow = true;
+	world_say(g->world, "%s fault %s: %llu+%llu skip %llu count %llu part 1/%u param %llu",
+		  simdev_name(s->dev), rig_fault_names[kind], (unsigned long long)f.off_bytes,
+		  (unsigned long long)f.len_bytes, (unsigned long long)f.skip,
+		  (unsigned long long)f.count, f.whole, (unsigned long long)f.param);
+	if (simdev_fault(s->dev, &f))
+		return;
+	g->stats.faults++;
+	s->faulty = true;
+	if (kind == FAULT_DELAY)
+		return;
+	/* With the volume closed the next to meet it is who reads the labels, and there it only costs a vote. */
+	if (g->raid && fault_is_noticed(kind) && !s->suspect) {
+		s->must_count = true;
+		s->hits = simdev_faults_hit(s->dev);
+		s->opening = g->openings;
+	} else {
+		s->must_count = false; /* hits are no longer told apart */
+	}
+	s->suspect = s->damaged = true;
+}
+
+static void fault_one(struct rig *g)
+{
+	struct rng *r = &g->fault_rng;
+	enum rig_fault kind = (enum rig_fault)rng_below(r, FAULT_CLONE);
+	struct slot *s;
+
+	if (!(g->o->faults >> kind & 1))
+		return;
+	s = kind == FAULT_DELAY ? &g->slots[rng_below(r, g->slot_count)] : fault_slot(g);
+	if (!s)
+		return;
+	switch (kind) {
+	case FAULT_READ_ONLY:
+		if (!g->raid)
+			return; /* opening it for writing would fail: it would not be offered */
+		world_say(g->world, "%s fault read-only", simdev_name(s->dev));
+		simdev_set_read_only(s->dev, true);
+		s->suspect = s->damaged = s->faulty = true;
+		g->stats.faults++;
+		break;
+	case FAULT_DAMAGE:
+		damage_slot(g, r, s, (unsigned)rng_range(r, 1, 60));
+		g->stats.faults++;
+		break;
+	default:
+		fault_arm(g, s, kind);
+		break;
+	}
+}
+
+void rig_faults(struct rig *g)
+{
+	unsigned n;
+
+	if (g->faults_off || !g->o->faults || world_crashed(g->world))
+		return;
+	n = rng_chance(&g->fault_rng, 1, 2) ? 0 : (unsigned)rng_range(&g->fault_rng, 1, 3);
+	while (n--)
+		fault_one(g);
+}
+
+void rig_faults_end(struct rig *g)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+
+		if (!s->faulty)
+			continue;
+		any = true;
+		s->faulty = false;
+		simdev_faults_clear(s->dev);
+		simdev_set_read_only(s->dev, false);
+		simdev_unhang(s->dev);
+	}
+	if (any) {
+		world_say(g->world, "faults end");
+		co_sleep_ns(10 * NS_PER_MS);
+	}
+}
+
+/* The volume is closed: what comes back otherwise than it went. Returns a copy to be offered as well, or NULL. */
+static struct simdev *closed_faults(struct rig *g)
+{
+	struct rng *r = &g->fault_rng;
+	struct slot *s = &g->slots[rng_below(r, g->slot_count)];
+	struct simdev *clone = NULL;
+	char name[16];
+
+	/* Whoever hung has been reset. A drive that fails goes on failing, perhaps. */
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		simdev_set_read_only(g->slots[i].dev, false);
+		simdev_unhang(g->slots[i].dev);
+	}
+	if (rng_chance(r, 1, 2))
+		rig_faults_end(g);
+	co_sleep_ns(NS_PER_MS);
+	if (world_crashed(g->world) || s->away || simdev_is_gone(s->dev))
+		return NULL;
+	if (rig_fault_chance(g, FAULT_STALE, 1, 4)) {
+		if (!s->old && s->in) {
+			world_say(g->world, "%s is copied", simdev_name(s->dev));
+			snprintf(name, sizeof(name), "o%u", g->spare_number++);
+			s->old = simdev_clone(s->dev, name);
+			s->old_is_stale = false;
+		} else if (s->old && s->old_is_stale && may_be_faulty(g, s)) {
+			world_say(g->world, "%s is put back as it was", simdev_name(s->dev));
+			simdev_revert(s->dev, s->old);
+			simdev_free(s->old);
+			s->old = NULL;
+			s->old_is_stale = false;
+			s->suspect = s->damaged = true;
+			g->stats.faults++;
+		}
+	}
+	if (s->faulty || s->suspect || s->renamed)
+		return NULL;
+	snprintf(name, sizeof(name), "c%u", g->spare_number);
+	if (s->in && rig_fault_chance(g, FAULT_RENAME, 1, 12)) {
+		clone = simdev_clone(s->dev, name);
+		world_say(g->world, "%s is %s from now on", simdev_name(s->dev), name);
+		simdev_free(s->dev);
+		s->dev = clone;
+		s->renamed = true;
+		g->spare_number++;
+		g->stats.faults++;
+		return NULL;
+	}
+	if (!rig_fault_chance(g, FAULT_CLONE, 1, 8))
+		return NULL;
+	g->spare_number++;
+	g->stats.faults++;
+	world_say(g->world, "%s is a copy of %s", name, simdev_name(s->dev));
+	return simdev_clone(s->dev, name);
+}
+
+void rig_faults_beyond(struct rig *g)
+{
+	struct rng *r = &g->fault_rng;
+
+	rig_say(g, "beyond what is tolerated");
+	g->beyond = g->slow = true;
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+		unsigned n = (unsigned)rng_range(r, 1, 3);
+
+		if (!s->in || s->away || simdev_is_gone(s->dev) || rng_chance(r, 1, 4))
+			continue;
+		if (rng_chance(r, 1, 6)) {
+			simdev_vanish(s->dev, rng_chance(r, 1, 2));
+			continue;
+		}
+		while (n--) {
+			enum rig_fault kind = (enum rig_fault)rng_below(r, FAULT_CLONE);
+
+			if (!(g->o->faults >> kind & 1))
+				continue;
+			if (kind == FAULT_READ_ONLY)
+				simdev_set_read_only(s->dev, true);
+			else if (kind == FAULT_DAMAGE)
+				damage_slot(g, r, s, (unsigned)rng_range(r, 1, 2000));
+			else
+				fault_arm(g, s, kind);
+			s->faulty = true;
+		}
+	}
+}
+
+void rig_freeze(struct rig *g)
+{
+	struct rng *r = &g->fault_rng;
+
+	rig_say(g, "freezing");
+	rig_faults_end(g);
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+
+		if (!s->in || s->away || simdev_is_gone(s->dev) || rng_chance(r, 1, 3))
+			continue;
+		s->frozen = s->suspect = true;
+		simdev_vanish(s->dev, rng_chance(r, 1, 2));
+	}
+}
+
+void rig_thaw(struct rig *g)
+{
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (!g->slots[i].frozen)
+			continue;
+		g->slots[i].frozen = false;
+		simdev_return(g->slots[i].dev);
+	}
+	g->beyond = false;
 }
 
 /* ---- mending ---- */
@@ -507,13 +880,14 @@ static int member_index(struct rig *g, const struct slot *s)
 	return -1;
 }
 
-static bool slot_failed(struct rig *g, const struct slot *s)
+/* Out of service: for good, or because it did not do what it was asked. */
+static bool slot_out(struct rig *g, const struct slot *s)
 {
 	int index = member_index(g, s);
 	struct raid_member_info m;
 
 	return index >= 0 && !raid_member_info(g->raid, (unsigned)index, &m) &&
-	       m.state == MEMBER_FAILED;
+	       (m.state == MEMBER_FAILED || m.state == MEMBER_MISSING);
 }
 
 /* Whether somebody is taking over from it, since before a crash perhaps. */
@@ -525,7 +899,7 @@ static bool slot_being_replaced(struct rig *g, const struct slot *s)
 
 	raid_info(g->raid, &info);
 	for (unsigned i = 0; i < info.member_count; i++) {
-		if (!raid_member_info(g->raid, i, &m) && m.state != MEMBER_REMOVED &&
+		if (!raid_member_info(g->raid, i, &m) && m.state == MEMBER_ACTIVE && m.present &&
 		    m.replaces == index)
 			return true;
 	}
@@ -559,6 +933,17 @@ static int replace_slot(struct rig *g, struct slot *s)
 	return err;
 }
 
+/* All that the volume has counted against the member on this drive. */
+static uint64_t slot_errors(struct rig *g, const struct slot *s)
+{
+	int index = member_index(g, s);
+	struct raid_member_info m;
+
+	if (index < 0 || raid_member_info(g->raid, (unsigned)index, &m))
+		return 0;
+	return m.errors_read + m.errors_write + m.errors_sum + m.errors_lost + m.errors_hung;
+}
+
 /*
  * Who is a member now, as the volume says. Drives that were replaced are strangers from here on.
  */
@@ -569,7 +954,7 @@ static void slots_update(struct rig *g, bool whole)
 		int index = member_index(g, s);
 
 		if (index < 0) {
-			s->in = s->suspect = false;
+			s->in = s->suspect = s->damaged = s->must_count = false;
 			continue;
 		}
 		s->in = true;
@@ -583,6 +968,9 @@ static void slots_update(struct rig *g, bool whole)
 void rig_members_update(struct rig *g)
 {
 	slots_update(g, false);
+	/* What was counted and not yet in the table is forgotten in a crash. */
+	for (unsigned i = 0; i < g->slot_count; i++)
+		g->slots[i].errors = MIN(g->slots[i].errors, slot_errors(g, &g->slots[i]));
 }
 
 static bool any_damaged(const struct rig *g)
@@ -596,29 +984,90 @@ static bool any_damaged(const struct rig *g)
 
 static int mend_error(struct rig *g, int err, const char *what)
 {
-	if (err && !world_crashed(g->world))
+	if (err && !rig_excused(g))
 		rig_fail(g, "%s: %s", what, strerror(-err));
 	return err;
+}
+
+static bool slot_wants_replacing(struct rig *g, const struct slot *s)
+{
+	return s->in && member_index(g, s) >= 0 && (s->away || slot_out(g, s)) &&
+	       !slot_being_replaced(g, s);
+}
+
+static bool any_out(struct rig *g)
+{
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		if (slot_wants_replacing(g, &g->slots[i]))
+			return true;
+	}
+	return false;
+}
+
+static int replace_all(struct rig *g)
+{
+	int err = 0;
+
+	for (unsigned i = 0, n = g->slot_count; i < n && !err; i++) {
+		if (slot_wants_replacing(g, &g->slots[i]))
+			err = replace_slot(g, &g->slots[i]);
+	}
+	return err;
+}
+
+static const char *errors_text(struct rig *g, const struct slot *s)
+{
+	static char text[160];
+	struct raid_member_info m;
+
+	if (raid_member_info(g->raid, (unsigned)member_index(g, s), &m))
+		return "?";
+	snprintf(text, sizeof(text), "read %llu, write %llu, sum %llu, lost %llu, hung %llu",
+		 (unsigned long long)m.errors_read, (unsigned long long)m.errors_write,
+		 (unsigned long long)m.errors_sum, (unsigned long long)m.errors_lost,
+		 (unsigned long long)m.errors_hung);
+	return text;
+}
+
+/* The guilty were counted, and nobody else. */
+static void check_counts(struct rig *g)
+{
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+		uint64_t errors = slot_errors(g, s);
+
+		if (!s->in)
+			continue;
+		rig_must(g, s->suspect || errors <= s->errors,
+			 "%s is sound, and %llu errors were counted against it: %s", simdev_name(s->dev),
+			 (unsigned long long)(errors - s->errors), errors_text(g, s));
+		rig_must(g,
+			 !s->must_count || s->opening != g->openings ||
+			     simdev_faults_hit(s->dev) == s->hits || errors > s->errors,
+			 "%s failed %llu times, and nothing was counted against it",
+			 simdev_name(s->dev),
+			 (unsigned long long)(simdev_faults_hit(s->dev) - s->hits));
+		s->must_count = false;
+		s->errors = errors;
+	}
 }
 
 int rig_mend(struct rig *g)
 {
 	struct raid_job_info job;
 	struct raid_info info;
-	int err;
+	int err = 0;
 
 	rig_say(g, "mending");
-	for (unsigned i = 0, n = g->slot_count; i < n; i++) {
-		struct slot *s = &g->slots[i];
-
-		if (!s->in || member_index(g, s) < 0 || !(s->away || slot_failed(g, s)) ||
-		    slot_being_replaced(g, s))
-			continue;
-		err = replace_slot(g, s);
-		if (err)
-			return err;
+	rig_faults_end(g);
+	/* What was under way when the faults ended may still take a member out. */
+	for (unsigned tries = 0; !err && tries < MEND_TRIES_MAX; tries++) {
+		if (tries && !any_out(g))
+			break;
+		err = replace_all(g);
+		if (!err)
+			err = mend_error(g, raid_rebuild_wait(g->raid), "raid_rebuild_wait");
 	}
-	err = mend_error(g, raid_rebuild_wait(g->raid), "raid_rebuild_wait");
 	if (err)
 		return err;
 	raid_info(g->raid, &info);
@@ -641,7 +1090,9 @@ int rig_mend(struct rig *g)
 	raid_info(g->raid, &info);
 	rig_must(g, info.state == RAID_OPTIMAL,
 		 "not optimal after mending: state %d, redundancy %u", info.state, info.redundancy);
+	check_counts(g);
 	slots_update(g, true);
+	g->slow = false;
 	for (unsigned i = 0; i < g->slot_count; i++)
 		rig_must(g, !g->slots[i].in || !g->slots[i].suspect, "%s was not mended",
 			 simdev_name(g->slots[i].dev));
@@ -723,6 +1174,8 @@ int rig_check(struct rig *g)
 		problems = 0; /* it is right: there are */
 	if (world_crashed(g->world))
 		return -ENODEV;
+	if (problems < 0 && rig_excused(g))
+		return (int)problems;
 	rig_must(g, problems >= 0, "raid_check: %s", strerror((int)-problems));
 	rig_must(g, problems == 0, "raid_check: %lld problems", (long long)problems);
 	return 0;

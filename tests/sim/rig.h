@@ -14,8 +14,37 @@
 #include "simdev.h"
 #include "world.h"
 
+/* What may go wrong with a member besides being lost, as --faults names it. */
+enum rig_fault {
+	FAULT_EIO_READ,	   /* a few, or for good; of some blocks or all */
+	FAULT_EIO_WRITE,
+	FAULT_EIO_FLUSH,
+	FAULT_LOST,	   /* a write, or a day of them */
+	FAULT_MISDIRECTED,
+	FAULT_DUPLICATE,
+	FAULT_TORN,
+	FAULT_LIE,	   /* flushes do nothing: for the crash to show */
+	FAULT_ROT_READ,
+	FAULT_HANG,	   /* for good, or until the next opening */
+	FAULT_DELAY,	   /* within the deadline: nobody may come to harm */
+	FAULT_READ_ONLY,
+	FAULT_DAMAGE,	   /* blocks zeroed, garbled and rotten while in use */
+	FAULT_CLONE,	   /* a copy is offered with the original */
+	FAULT_RENAME,	   /* comes back under another name */
+	FAULT_STALE,	   /* an old copy is put back */
+	FAULT_FREEZE,	   /* at the end: more are gone than may be, and come back */
+	FAULT_BEYOND,	   /* at the end: more faults than the level tolerates */
+	FAULT_KINDS,
+};
+extern const char *const rig_fault_names[FAULT_KINDS];
+/* Of a list separated by commas; "all", "none", "-NAME" takes away. False: unknown. */
+bool rig_faults_parse(const char *list, uint32_t *ret);
+#define RIG_FAULTS_DEFAULT ((1u << FAULT_KINDS) - 1)
+
 struct sim_options {
 	uint64_t seed;
+	uint32_t faults; /* bits of enum rig_fault */
+	char faults_text[128]; /* as given; empty: the default */
 	int level;	  /* -1: drawn */
 	unsigned members; /* 0: drawn */
 	unsigned ops;	  /* of one round; 0: drawn */
@@ -27,6 +56,7 @@ struct sim_options {
 
 struct sim_stats {
 	uint64_t rounds, crashes, replay_crashes, ops, lost, rebuilds, scrubs, damages, remounts;
+	uint64_t faults, faults_hit;
 	uint64_t simulated_ns, hash;
 };
 
@@ -42,6 +72,15 @@ struct slot {
 	bool suspect; /* counts against the budget: away, stale, damaged, or not yet rebuilt */
 	bool damaged; /* and not scrubbed since */
 	int replaces; /* slot it is taking over from, which counts for both; -1: none */
+	bool faulty;  /* has faults armed */
+	bool renamed; /* and not opened since: the volume knows it by its old name */
+	bool frozen;  /* vanished, to be put back */
+	struct simdev *old; /* a copy of long ago, or NULL */
+	bool old_is_stale;  /* the volume has been in use since */
+	uint64_t errors; /* what the volume had counted against it when all was well */
+	/* A fault that must be counted against it: hits when it was armed, in which opening. */
+	bool must_count;
+	uint64_t hits, opening;
 };
 
 struct rig {
@@ -49,7 +88,7 @@ struct rig {
 	struct sim_stats stats;
 	struct world *world;
 	struct loop *loop;
-	struct rng rng;
+	struct rng rng, fault_rng; /* faults have their own: without them a seed is as it was */
 	struct slot slots[RIG_SPARES_MAX];
 	unsigned slot_count, spare_number;
 	struct raid_format_params format;
@@ -60,6 +99,10 @@ struct rig {
 	void (*abandon)(void *arg);
 	void *abandon_arg;
 	bool scrub_partial; /* the next scrub may go on from a cursor */
+	bool slow;	    /* something took long, as it may */
+	bool faults_off;    /* the run is about to end well */
+	bool beyond;	    /* more went wrong than is tolerated: errors are right, wrong bytes not */
+	uint64_t openings;
 	/* coroutines of the workload */
 	unsigned workers;
 	struct co_cond workers_done;
@@ -113,6 +156,24 @@ unsigned rig_budget(const struct rig *g);
 unsigned rig_lose(struct rig *g, unsigned max);
 /* A member is pulled while the volume runs, if the budget allows. */
 bool rig_pull(struct rig *g);
+/*
+ * Perhaps arms a few faults on members within the budget. Any time but within rig_mend.
+ */
+void rig_faults(struct rig *g);
+/* All faults end; what hung is let go. */
+void rig_faults_end(struct rig *g);
+/* More go wrong than the level tolerates: sets g->beyond. The volume is open. */
+void rig_faults_beyond(struct rig *g);
+/*
+ * More members vanish at once than the level tolerates, with what was in their caches. After the crash that must follow,
+ * all are put back by rig_thaw, and nothing may be lost.
+ */
+void rig_freeze(struct rig *g);
+void rig_thaw(struct rig *g);
+/* Drawn from the faults' own numbers, for the fault if it is chosen. */
+bool rig_fault_chance(struct rig *g, enum rig_fault kind, uint64_t part, uint64_t whole);
+/* Whether a call may fail now: the world has crashed, or more went wrong than is tolerated. */
+bool rig_excused(const struct rig *g);
 /* Those that are away are back for the next open, as they were: stale. */
 void rig_return(struct rig *g);
 /* The volume is closed: overwrites random blocks of up to the budget of members, labels, journal

@@ -35,11 +35,16 @@ static const char usage[] =
     "  --ops N            operations of one round; default: drawn\n"
     "  --crashes N        rounds; default: drawn\n"
     "  --raid-only        the volume without a filesystem\n"
+    "  --faults LIST         of members, within what the level tolerates; default: all. all, none, or\n"
+    "                        names by comma: eio-read eio-write eio-flush lost misdirected duplicate\n"
+    "                        torn lie rot-read hang delay read-only damage clone rename stale freeze\n"
+    "                        beyond; -NAME leaves one out\n"
     "  --jobs N           seeds at a time; default 1\n"
     "  --twice            run each seed twice and compare the traces\n"
     "  --keep-going       go on after a failure\n"
     "  --verbose          one line for each event:\n"
     "       SECONDS MEMBER submit|done OP OFFSET+LENGTH SUM|RESULT; '--' begins a step\n"
+    "       SECONDS MEMBER fault NAME ...: is armed; MEMBER fault N on the next: the I/O submitted next has it\n"
     "  -h, --help\n";
 
 static const char *replay_line;
@@ -86,6 +91,8 @@ static void make_replay(struct sim_options *o)
 		ADD(" --crashes %u", o->crashes);
 	if (o->raid_only)
 		ADD(" --raid-only");
+	if (o->faults_text[0])
+		ADD(" --faults %s", o->faults_text);
 #undef ADD
 }
 
@@ -139,6 +146,8 @@ static void stats_add(struct sim_stats *to, const struct sim_stats *s)
 	to->scrubs += s->scrubs;
 	to->damages += s->damages;
 	to->remounts += s->remounts;
+	to->faults += s->faults;
+	to->faults_hit += s->faults_hit;
 	to->simulated_ns += s->simulated_ns;
 }
 
@@ -276,6 +285,7 @@ enum {
 	OPT_OPS,
 	OPT_CRASHES,
 	OPT_RAID,
+	OPT_FAULTS,
 	OPT_JOBS,
 	OPT_KEEP,
 	OPT_TWICE,
@@ -291,6 +301,7 @@ static const struct option long_options[] = {
     {"ops", required_argument, NULL, OPT_OPS},
     {"crashes", required_argument, NULL, OPT_CRASHES},
     {"raid-only", no_argument, NULL, OPT_RAID},
+    {"faults", required_argument, NULL, OPT_FAULTS},
     {"jobs", required_argument, NULL, OPT_JOBS},
     {"twice", no_argument, NULL, OPT_TWICE},
     {"keep-going", no_argument, NULL, OPT_KEEP},
@@ -339,6 +350,13 @@ static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, 
 		case OPT_RAID:
 			o->raid_only = true;
 			break;
+		case OPT_FAULTS:
+			if (!rig_faults_parse(optarg, &o->faults)) {
+				fprintf(stderr, "trussfs-sim: --faults: unknown name in %s\n", optarg);
+				exit(2);
+			}
+			snprintf(o->faults_text, sizeof(o->faults_text), "%s", optarg);
+			break;
 		case OPT_JOBS:
 			p->jobs = MIN(MAX((unsigned)number(optarg, NULL), 1u), (unsigned)JOBS_MAX);
 			break;
@@ -365,7 +383,7 @@ static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, 
 
 int main(int argc, char **argv)
 {
-	struct sim_options o = {.level = -1};
+	struct sim_options o = {.level = -1, .faults = RIG_FAULTS_DEFAULT};
 	struct plan p = {.first = 1, .last = 100, .jobs = 1};
 	struct sim_stats total = {0};
 	uint64_t passed = 0, failed = 0;
@@ -383,11 +401,12 @@ int main(int argc, char **argv)
 	}
 	printf("%llu rounds, %llu crashes (%llu in replay), %llu operations, %llu members lost, "
 	       "%llu replaced, "
-	       "%llu scrubs, %llu damaged, %llu remounts, %.0f simulated seconds, %.1f seconds\n",
+	       "%llu scrubs, %llu damaged, %llu faults (%llu I/Os), %llu remounts, %.0f simulated seconds, %.1f seconds\n",
 	       (unsigned long long)total.rounds, (unsigned long long)total.crashes,
 	       (unsigned long long)total.replay_crashes, (unsigned long long)total.ops,
 	       (unsigned long long)total.lost, (unsigned long long)total.rebuilds,
 	       (unsigned long long)total.scrubs, (unsigned long long)total.damages,
+	       (unsigned long long)total.faults, (unsigned long long)total.faults_hit,
 	       (unsigned long long)total.remounts, (double)total.simulated_ns / 1e9,
 	       seconds() - begin);
 	printf("%llu passed, %llu failed\n", (unsigned long long)passed,

@@ -36,7 +36,7 @@ static const struct fs_cred root_cred;
 
 static bool crashed(const struct worker *w)
 {
-	return world_crashed(w->work->rig->world);
+	return rig_excused(w->work->rig);
 }
 
 static void say(struct worker *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -699,16 +699,21 @@ static void fill(struct worker *w, uint64_t off, size_t len)
 static int read_into(struct rig *g, struct fs *fs, uint64_t ino, uint64_t off, size_t len,
 		     uint8_t *out, size_t *ret_len)
 {
-	uint8_t *pool = buf_get_wait(ROUND_UP(len, (size_t)BLOCK_BYTES) + BLOCK_BYTES);
-	void *data = NULL;
-	int err = fs_read(fs, ino, off, len, pool, &data, ret_len);
+	int err = -EAGAIN;
 
-	if (!err) {
-		rig_must(g, *ret_len <= len, "read gave %zu bytes of %zu", *ret_len, len);
-		if (*ret_len)
-			memcpy(out, data, *ret_len);
+	/* Again with other memory while a hung device holds what it was given. */
+	for (unsigned tries = 0; err == -EAGAIN && tries < RIG_MEMBERS_MAX; tries++) {
+		uint8_t *pool = buf_get_wait(ROUND_UP(len, (size_t)BLOCK_BYTES) + BLOCK_BYTES);
+		void *data = NULL;
+
+		err = fs_read(fs, ino, off, len, pool, &data, ret_len);
+		if (!err) {
+			rig_must(g, *ret_len <= len, "read gave %zu bytes of %zu", *ret_len, len);
+			if (*ret_len)
+				memcpy(out, data, *ret_len);
+		}
+		buf_put(pool);
 	}
-	buf_put(pool);
 	return err;
 }
 
