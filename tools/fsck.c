@@ -43,7 +43,8 @@ struct fsck {
 	struct loop *loop;
 	struct fs_check_stats stats;
 	uint64_t problems, shown;
-	bool failed;
+	unsigned unusable; /* members named that cannot be looked at */
+	bool degraded;
 };
 
 static const char usage_text[] =
@@ -134,6 +135,40 @@ static void report_fs(void *arg, const char *id, const char *text)
 	report_line(arg, id, text);
 }
 
+static void say_degraded(struct fsck *f, unsigned index, const struct raid_member_info *m,
+			 const char *what)
+{
+	printf("degraded: member %u (%s) %s\n", index, m->path[0] ? m->path : "never seen", what);
+	f->degraded = true;
+}
+
+/* Less redundancy than there should be is no error: it is what the redundancy is for. */
+static void report_degraded(struct fsck *f, const struct raid *raid)
+{
+	struct raid_info info;
+	struct raid_member_info m;
+
+	raid_info(raid, &info);
+	for (unsigned i = 0; i < info.member_count; i++) {
+		if (raid_member_info(raid, i, &m) < 0 || m.state == MEMBER_REMOVED)
+			continue;
+		if (m.state == MEMBER_FAILED)
+			say_degraded(f, i, &m, "was taken out of service");
+		else if (!m.present)
+			say_degraded(f, i, &m, "is missing");
+		else if (m.state == MEMBER_MISSING)
+			say_degraded(f, i, &m, "missed changes and is not used");
+		else if (m.columns_stale)
+			say_degraded(f, i, &m, "is being rebuilt");
+	}
+	if (!f->degraded && !info.chunks_below_target)
+		return;
+	f->degraded = true;
+	printf("degraded: %" PRIu64 " chunks have less redundancy than they should; %u more "
+	       "member%s may be lost\n",
+	       info.chunks_below_target, info.redundancy, info.redundancy == 1 ? "" : "s");
+}
+
 static int check_co(void *arg)
 {
 	struct fsck *f = arg;
@@ -162,6 +197,7 @@ static int check_co(void *arg)
 			return r;
 		} else {
 			log_warning("%s: cannot open: %s", path, strerror(-r));
+			f->unusable++;
 		}
 	}
 	r = raid_open(f->loop, devs, count, &f->fs, &options, &raid);
@@ -170,6 +206,7 @@ static int check_co(void *arg)
 			dev_close(devs[--count]);
 		return fail(r, TOOL, "the volume does not open: %s", strerror(-r));
 	}
+	report_degraded(f, raid);
 	int64_t found = raid_check(raid, report_raid, f);
 	int64_t found_fs = fs_check(raid, report_fs, f, &f->stats);
 	if (found < 0)
@@ -226,12 +263,14 @@ int main(int argc, char **argv)
 	int code;
 
 	log_to_stderr(TOOL, false);
+	setvbuf(stdout, NULL, _IOLBF, 0); /* in order with what goes to stderr, where both go to one log */
 	if (parse_arguments(&f, argc, argv, &code) != 1)
 		return code;
 	scan_init(&f.scan);
 	int r = check(&f);
 	code = f.problems ? EXIT_ERRORS : EXIT_CLEAN;
-	if (r < 0)
+	f.unusable += f.scan.unusable;
+	if (r < 0 || f.unusable)
 		code |= EXIT_FAILED;
 	if (r == 0 || f.problems) {
 		printf("%s: %" PRIu64 " inodes (%" PRIu64 " files, %" PRIu64
@@ -242,8 +281,10 @@ int main(int argc, char **argv)
 			printf("%" PRIu64 " problem%s found\n", f.problems,
 			       f.problems == 1 ? "" : "s");
 		else
-			printf("clean\n");
+			printf("clean%s\n", f.degraded ? ", degraded" : "");
 	}
+	if (f.unusable)
+		fail(0, TOOL, "%u of the members given could not be checked", f.unusable);
 	if (f.problems && f.wants_repair)
 		fail(0, TOOL, "repair is not possible yet: nothing was changed");
 	scan_clear(&f.scan);

@@ -387,16 +387,20 @@ static int scan_paths(struct scan *scan, char *const *paths, unsigned count,
 	for (unsigned i = 0; i < count; i++) {
 		int r = scan_path(scan, paths[i]);
 		/* Among several a bad one may be the very reason why we are called. */
-		if (r < 0)
+		if (r < 0) {
 			error = log_path_error(paths[i], r);
+			scan->unusable++;
+		}
 	}
 	if (!scan->count)
 		return error ? error : -ENODATA;
 	*ret_fs = scan->members[0].label.fs;
 	for (unsigned i = 0; i < scan->count; i++) {
-		if (!uuid_equal(&scan->members[i].label.fs, ret_fs))
+		if (!uuid_equal(&scan->members[i].label.fs, ret_fs)) {
 			log_warning("%s: belongs to another filesystem than %s: not used",
 				    scan->members[i].path, scan->members[0].path);
+			scan->unusable++;
+		}
 	}
 	if (count == 1)
 		scan_siblings(scan, paths[0]);

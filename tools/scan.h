@@ -21,6 +21,7 @@ struct scan_member {
 struct scan {
 	struct scan_member *members;
 	unsigned count, cap;
+	unsigned unusable; /* paths given, that are no member of what the others are members of */
 };
 
 void scan_init(struct scan *scan);
