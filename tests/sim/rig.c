@@ -1034,7 +1034,7 @@ static void check_counts(struct rig *g)
 {
 	for (unsigned i = 0; i < g->slot_count; i++) {
 		struct slot *s = &g->slots[i];
-		uint64_t errors = slot_errors(g, s);
+		uint64_t errors = MAX(slot_errors(g, s), s->errors_seen);
 
 		if (!s->in)
 			continue;
@@ -1060,6 +1060,8 @@ int rig_mend(struct rig *g)
 
 	rig_say(g, "mending");
 	rig_faults_end(g);
+	for (unsigned i = 0; i < g->slot_count; i++)
+		g->slots[i].errors_seen = slot_errors(g, &g->slots[i]);
 	/* What was under way when the faults ended may still take a member out. */
 	for (unsigned tries = 0; !err && tries < MEND_TRIES_MAX; tries++) {
 		if (tries && !any_out(g))

@@ -78,6 +78,7 @@ struct slot {
 	struct simdev *old; /* a copy of long ago, or NULL */
 	bool old_is_stale;  /* the volume has been in use since */
 	uint64_t errors; /* what the volume had counted against it when all was well */
+	uint64_t errors_seen; /* when mending began: those of a member that it replaced cannot be asked any more */
 	/* A fault that must be counted against it: hits when it was armed, in which opening. */
 	bool must_count;
 	uint64_t hits, opening;
