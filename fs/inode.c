@@ -221,16 +221,6 @@ int inode_load(struct fs *fs, uint64_t ino, struct inode_disk *ret)
 	return 0;
 }
 
-int inode_load_dir(struct fs *fs, uint64_t ino, struct inode_disk *ret)
-{
-	int r = inode_load(fs, ino, ret);
-	if (r)
-		return r;
-	if (!S_ISDIR(inode_mode(ret)))
-		return -ENOTDIR;
-	return from_le32(ret->links) == 0 ? -ENOENT : 0;
-}
-
 int inode_prepare(struct fs *fs, uint64_t ino)
 {
 	return bt_prepare(fs, inode_key(ino), sizeof(struct inode_disk));

@@ -76,8 +76,6 @@ int inode_prepare(struct fs *fs, uint64_t ino);
 void inode_store(struct fs *fs, uint64_t ino, struct inode_disk *d);
 uint64_t inode_size(struct fs *fs, uint64_t ino, const struct inode_disk *d);
 void inode_attr(struct fs *fs, uint64_t ino, const struct inode_disk *d, struct fs_attr *ret);
-/* A directory that names can be put into: -ESTALE, -ENOTDIR, -ENOENT when it has been removed. */
-int inode_load_dir(struct fs *fs, uint64_t ino, struct inode_disk *ret);
 /* Fills in a new inode with the next number (which is only used up by inode_create). */
 uint64_t inode_fresh(struct fs *fs, struct inode_disk *d, uint32_t mode, uint32_t uid, uint32_t gid,
 		     uint64_t parent);
