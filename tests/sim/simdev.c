@@ -75,6 +75,9 @@ struct simdev {
 	struct simfault faults[SIMFAULTS_MAX];
 	unsigned fault_count;
 	uint64_t faults_hit;
+	struct simfail *fail;
+	simfate_fn *fate;
+	void *fate_arg;
 	bool gone, read_only;
 	struct simdev_stats stats;
 };
@@ -103,6 +106,7 @@ struct sim_io {
 	uint64_t done_ns; /* when the device lets go; LOOP_NEVER: hung */
 	struct simfault fault;
 	bool faulted;
+	bool fails; /* -EIO without effect (struct simfail) */
 	bool dying; /* completes with -ENODEV and without effect */
 };
 
@@ -216,15 +220,33 @@ static void pending_apply(struct simdev *d, uint64_t seq)
 		d->pending_head = d->pending_count = 0;
 }
 
-enum fate { FATE_DROP, FATE_KEEP, FATE_GARBLE };
-
-static enum fate fate_draw(struct rng *r, unsigned keep, unsigned garble)
+static enum simfate fate_draw(struct rng *r, unsigned keep, unsigned garble)
 {
 	uint64_t x = rng_below(r, 100);
 
 	if (x < garble)
-		return FATE_GARBLE;
-	return rng_below(r, 100) < keep ? FATE_KEEP : FATE_DROP;
+		return SIMFATE_GARBLE;
+	return rng_below(r, 100) < keep ? SIMFATE_KEEP : SIMFATE_DROP;
+}
+
+static void sector_set(struct simdev *d, struct simblock *b, const struct simblock *new, uint32_t at,
+		       enum simfate fate)
+{
+	uint32_t sector_bytes = d->params.sector_bytes;
+
+	switch (fate) {
+	case SIMFATE_DROP:
+		break;
+	case SIMFATE_KEEP:
+		memcpy(b->data + at, new->data + at, sector_bytes);
+		break;
+	case SIMFATE_GARBLE:
+		if (rng_chance(&d->rng, 1, 2))
+			rng_fill(&d->rng, b->data + at, sector_bytes);
+		else /* cut off in the middle */
+			memcpy(b->data + at, new->data + at, sector_bytes / 2);
+		break;
+	}
 }
 
 /* A block of which each sector is the old one, the new one or garbage. A new reference. */
@@ -234,21 +256,19 @@ static struct simblock *block_mix(struct simdev *d, struct simblock *old, struct
 	struct simblock *b = block_new(old ? old->data : NULL);
 	uint32_t sector_bytes = d->params.sector_bytes;
 
-	for (uint32_t at = 0; at < BLOCK_BYTES; at += sector_bytes) {
-		switch (fate_draw(&d->rng, keep, garble)) {
-		case FATE_DROP:
-			break;
-		case FATE_KEEP:
-			memcpy(b->data + at, new->data + at, sector_bytes);
-			break;
-		case FATE_GARBLE:
-			if (rng_chance(&d->rng, 1, 2))
-				rng_fill(&d->rng, b->data + at, sector_bytes);
-			else /* cut off in the middle */
-				memcpy(b->data + at, new->data + at, sector_bytes / 2);
-			break;
-		}
-	}
+	for (uint32_t at = 0; at < BLOCK_BYTES; at += sector_bytes)
+		sector_set(d, b, new, at, fate_draw(&d->rng, keep, garble));
+	return b;
+}
+
+/* The decider's word on a block. A new reference. */
+static struct simblock *block_decided(struct simdev *d, struct simblock *old, const struct pending *p)
+{
+	struct simblock *b = block_new(old ? old->data : NULL);
+	uint32_t sector_bytes = d->params.sector_bytes;
+
+	for (uint32_t at = 0; at < BLOCK_BYTES; at += sector_bytes)
+		sector_set(d, b, p->b, at, d->fate(d->fate_arg, d, p->seq, p->block, at / sector_bytes));
 	return b;
 }
 
@@ -275,8 +295,10 @@ static void pending_lottery(struct simdev *d)
 		struct pending *p = &d->pending[i];
 		struct leaf *leaf = leaf_get(d, p->block);
 
+		struct simblock *old = leaf->medium[p->block % LEAF_BLOCKS];
+
 		medium_set(d, p->block,
-			   block_mix(d, leaf->medium[p->block % LEAF_BLOCKS], p->b, keep, garble));
+			   d->fate ? block_decided(d, old, p) : block_mix(d, old, p->b, keep, garble));
 	}
 	for (size_t i = d->pending_head; i < d->pending_count; i++) {
 		cache_set(d, d->pending[i].block, NULL);
@@ -366,7 +388,7 @@ static void freeze_write(struct sim_io *s)
 
 	/* It goes to the pending list in any case, for the lottery to see. */
 	d->params.volatile_cache = true;
-	carry_out_write(s, s->off_bytes / BLOCK_BYTES, true, (unsigned)rng_below(&d->rng, 101),
+	carry_out_write(s, s->off_bytes / BLOCK_BYTES, !d->fate, (unsigned)rng_below(&d->rng, 101),
 			d->params.crash_garble);
 	d->params.volatile_cache = !durable;
 }
@@ -487,7 +509,7 @@ static void sim_io_complete(struct sim_io *s)
 	if (!s->dying) {
 		/* Off the list first, so that a crash at this point does not find it in flight. */
 		list_del(&s->node);
-		if (s->off_bytes + s->len_bytes > d->params.size_bytes)
+		if (s->fails || s->off_bytes + s->len_bytes > d->params.size_bytes)
 			result = -EIO;
 		else
 			result = s->op == IO_READ ? carry_out_read(s) : carry_out_changes(s);
@@ -575,6 +597,16 @@ static void fault_draw(struct simdev *d, struct sim_io *s)
 		world_say(d->world, "%s fault %d on the next", d->name, s->fault.kind);
 		return;
 	}
+}
+
+static bool fail_draw(struct simfail *f)
+{
+	if (!f || (!f->left && !(f->for_good && f->hits)))
+		return false;
+	if (f->left && --f->left)
+		return false;
+	f->hits++;
+	return true;
 }
 
 static uint64_t latency_draw(struct simdev *d, uint64_t len_bytes)
@@ -677,6 +709,7 @@ static void simdev_submit(struct dev *dev, struct io *io)
 	}
 	count_io(d, s);
 	fault_draw(d, s);
+	s->fails = fail_draw(d->fail);
 	s->done_ns = now_ns + latency_draw(d, s->len_bytes);
 	s->flush_seq = d->seq;
 	if (s->faulted && s->fault.kind == SIMFAULT_HANG)
@@ -725,7 +758,7 @@ static void member_freeze(struct simdev *d)
 	list_for_each_safe (s, tmp, &d->inflight, node) {
 		if (s->dying)
 			continue;
-		if (s->op == IO_WRITE && !d->read_only &&
+		if (s->op == IO_WRITE && !d->read_only && !s->fails &&
 		    s->off_bytes + s->len_bytes <= d->params.size_bytes)
 			freeze_write(s);
 		if (!s->io) {
@@ -1031,6 +1064,20 @@ void simdev_lose_cache(struct simdev *d)
 	pending_lottery(d);
 }
 
+void simdev_set_fate(struct simdev *d, simfate_fn *fn, void *arg)
+{
+	d->fate = fn;
+	d->fate_arg = arg;
+}
+
+void simdev_each_pending(struct simdev *d, simfate_fn *fn, void *arg)
+{
+	for (size_t i = d->pending_head; i < d->pending_count; i++) {
+		for (unsigned j = 0; j < BLOCK_BYTES / d->params.sector_bytes; j++)
+			(void)fn(arg, d, d->pending[i].seq, d->pending[i].block, j);
+	}
+}
+
 uint64_t simdev_pending_blocks(const struct simdev *d)
 {
 	return d->pending_count - d->pending_head;
@@ -1054,6 +1101,11 @@ void simdev_faults_clear(struct simdev *d)
 uint64_t simdev_faults_hit(const struct simdev *d)
 {
 	return d->faults_hit;
+}
+
+void simdev_set_fail(struct simdev *d, struct simfail *f)
+{
+	d->fail = f;
 }
 
 void simdev_vanish(struct simdev *d, bool lose_cache)

@@ -75,7 +75,30 @@ void simdev_lose_cache(struct simdev *d);
 /* Sectors that are not durable: blocks in the pending list. */
 uint64_t simdev_pending_blocks(const struct simdev *d);
 
+/*
+ * Who decides, instead of the seed, what becomes of each sector that is not durable: asked at a crash's restart for every
+ * sector of every pending write in order of completion. `write` numbers the member's writes. With a decider, what is
+ * in flight at the crash is whole until then. NULL: the seed.
+ */
+enum simfate { SIMFATE_DROP, SIMFATE_KEEP, SIMFATE_GARBLE };
+typedef enum simfate simfate_fn(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector);
+void simdev_set_fate(struct simdev *d, simfate_fn *fn, void *arg);
+/* Calls fn in the same way, changing nothing. */
+void simdev_each_pending(struct simdev *d, simfate_fn *fn, void *arg);
+
 /* ---- faults ---- */
+
+/*
+ * The n-th I/O of all members that share it fails with -EIO, once or from then on for good. A write that fails has
+ * written nothing.
+ */
+struct simfail {
+	uint64_t left; /* until it strikes; 0: never, or it has */
+	bool for_good;
+	uint64_t hits;
+};
+/* NULL: none. */
+void simdev_set_fail(struct simdev *d, struct simfail *f);
 
 enum simfault_kind {
 	SIMFAULT_EIO_READ,
