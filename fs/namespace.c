@@ -137,6 +137,7 @@ static int lookup_atom(struct fs *fs, void *arg)
 	struct inode_disk d;
 	struct bucket b;
 	uint64_t ino = l->parent;
+	int gone = -EBADMSG; /* a name of nothing */
 	int r = inode_load(fs, ino, &d);
 	if (r)
 		return r;
@@ -145,6 +146,9 @@ static int lookup_atom(struct fs *fs, void *arg)
 		if (!S_ISDIR(inode_mode(&d)))
 			return -ENOTDIR;
 		if (strcmp(l->name, "..") == 0) {
+			/* Of a directory that was removed the parent may have gone as well. */
+			if (!from_le32(d.links))
+				gone = -ENOENT;
 			ino = from_le64(d.parent);
 		} else {
 			r = dir_load(fs, l->parent, l->name, &b);
@@ -157,7 +161,7 @@ static int lookup_atom(struct fs *fs, void *arg)
 		}
 		r = inode_load(fs, ino, &d);
 		if (r)
-			return r == -ESTALE ? -EBADMSG : r; /* a name of nothing */
+			return r == -ESTALE ? gone : r;
 	}
 	inode_attr(fs, ino, &d, &l->attr);
 	return inode_ref(fs, ino);

@@ -821,6 +821,24 @@ static void no_memory(struct world *w)
 	world_remount(w);
 }
 
+/* ".." of a directory that is held though it was removed, and its parent after it. */
+static void removed_parent(struct world *w)
+{
+	struct fs_attr outer, inner, a;
+	check_ok(fs_mkdir(w->fs, FS_ROOT_INO, "outer", 0755, &root_cred, &outer));
+	check_ok(fs_mkdir(w->fs, outer.ino, "inner", 0755, &root_cred, &inner));
+	check_ok(fs_rmdir(w->fs, outer.ino, "inner"));
+	check_ok(fs_lookup(w->fs, inner.ino, "..", &a));
+	assert_int_equal(a.ino, outer.ino);
+	fs_unref(w->fs, a.ino, 1);
+	check_ok(fs_rmdir(w->fs, FS_ROOT_INO, "outer"));
+	fs_unref(w->fs, outer.ino, 1);
+	check_ok(fs_sync(w->fs));
+	co_sleep_ns(NS_PER_S); /* its inode is freed in the background */
+	check_err(fs_lookup(w->fs, inner.ino, "..", &a), -ENOENT);
+	fs_unref(w->fs, inner.ino, 1);
+}
+
 #define TEST(name, fn)                                                                             \
 	static void test_##name(void **state)                                                      \
 	{                                                                                          \
@@ -834,6 +852,7 @@ TEST(xattrs, xattrs)
 TEST(links_max, links_max)
 TEST(side_by_side, side_by_side)
 TEST(no_memory, no_memory)
+TEST(removed_parent, removed_parent)
 
 static void test_against_model(void **state)
 {
@@ -847,7 +866,7 @@ int main(void)
 	    cmocka_unit_test(test_renames),	  cmocka_unit_test(test_listings),
 	    cmocka_unit_test(test_xattrs),	  cmocka_unit_test(test_links_max),
 	    cmocka_unit_test(test_against_model), cmocka_unit_test(test_side_by_side),
-	    cmocka_unit_test(test_no_memory),
+	    cmocka_unit_test(test_no_memory),	  cmocka_unit_test(test_removed_parent),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
