@@ -175,11 +175,10 @@ static int lost_atom(struct fs *fs, void *arg)
 	return 0;
 }
 
-static void lost_block(void *ctx, uint64_t lba, uint32_t count)
+static void name_lost(struct fs *fs, uint64_t lba, uint32_t count)
 {
-	struct fs *fs = ctx;
 	uint64_t last_ino = 0;
-	for (uint32_t i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count && !fs->leaving; i++) {
 		struct lost l = {.lba = lba + i};
 		int e = fs_atom(fs, ATOM_READ, lost_atom, &l);
 		if (e) {
@@ -196,6 +195,15 @@ static void lost_block(void *ctx, uint64_t lba, uint32_t count)
 	}
 }
 
+static void lost_block(void *ctx, uint64_t lba, uint32_t count)
+{
+	struct fs *fs = ctx;
+	fs->naming++;
+	name_lost(fs, lba, count);
+	if (--fs->naming == 0)
+		co_cond_wake_all(&fs->named);
+}
+
 static const struct raid_hooks hooks = {
     .pre_commit = nodes_pre_commit,
     .dirty_blocks = nodes_dirty_blocks,
@@ -203,6 +211,18 @@ static const struct raid_hooks hooks = {
 };
 /* While nobody is mounted. */
 static const struct raid_hooks no_hooks = {0};
+
+/*
+ * The volume's jobs outlive us, and one of them may be in the middle of naming what it lost: that one is waited
+ * for. It reads the tree, and each read ends.
+ */
+static void hooks_away(struct fs *fs)
+{
+	fs->leaving = true;
+	raid_set_hooks(fs->raid, &no_hooks, NULL);
+	while (fs->naming)
+		co_cond_wait(&fs->named);
+}
 
 /* ---- mounting ---- */
 
@@ -266,6 +286,7 @@ int fs_mount(struct raid *raid, const struct fs_options *options, struct fs **re
 		return -ENOMEM;
 	struct raid_info info;
 	raid_info(raid, &info);
+	co_cond_init(&fs->named);
 	fs->loop = co_loop();
 	fs->raid = raid;
 	fs->uuid = info.fs;
@@ -296,7 +317,7 @@ int fs_mount(struct raid *raid, const struct fs_options *options, struct fs **re
 	if (e) {
 		if (fs->wb)
 			(void)writeback_stop(fs); /* nothing was written yet; e says what failed */
-		raid_set_hooks(raid, &no_hooks, NULL);
+		hooks_away(fs);
 		goto fail;
 	}
 	if (!fs->read_only) {
@@ -323,7 +344,7 @@ int fs_unmount(struct fs *fs)
 		int r = raid_commit(fs->raid);
 		e = e ? e : r;
 	}
-	raid_set_hooks(fs->raid, &no_hooks, NULL);
+	hooks_away(fs);
 	free_all(fs);
 	return e;
 }
@@ -331,7 +352,7 @@ int fs_unmount(struct fs *fs)
 void fs_abandon(struct fs *fs)
 {
 	/* Nothing more is staged or changed: what the flusher has in hand fails and is given up. */
-	raid_set_hooks(fs->raid, &no_hooks, NULL);
+	hooks_away(fs);
 	fs->read_only = true;
 	(void)writeback_stop(fs);
 	free_all(fs);

@@ -30,6 +30,10 @@ struct fs {
 	struct node_cache *nodes;
 	struct inode_table *inodes;
 	struct writeback *wb;
+	/* Calls of the volume's that look things up here: whoever frees us waits for their end (mount.c). */
+	unsigned naming;
+	bool leaving;
+	struct co_cond named;
 	/* of the atom that runs */
 	struct {
 		unsigned kind;

@@ -501,6 +501,12 @@ void raid_set_hooks(struct raid *r, const struct raid_hooks *hooks, void *ctx)
 	r->hooks_ctx = ctx;
 }
 
+void fake_raid_report_lost(struct raid *r, uint64_t lba, uint32_t count)
+{
+	if (r->hooks && r->hooks->lost_block)
+		r->hooks->lost_block(r->hooks_ctx, lba, count);
+}
+
 static void timer_co(void *arg)
 {
 	struct raid *r = arg;

@@ -57,6 +57,8 @@ void fake_raid_fail_read(struct raid *r, uint64_t n, int error);
 void fake_raid_fail_reads_of(struct raid *r, uint64_t lba, int error);
 /* The n-th raid_write from now fails with error (once). */
 void fake_raid_fail_write(struct raid *r, uint64_t n, int error);
+/* As a scrub that has lost these blocks: calls the hook. Yields. */
+void fake_raid_report_lost(struct raid *r, uint64_t lba, uint32_t count);
 /* Off: reading blocks that are not allocated gives -EBADMSG instead of an abort. For tests of
  * damage. */
 void fake_raid_set_strict(struct raid *r, bool strict);

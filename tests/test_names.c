@@ -839,6 +839,35 @@ static void removed_parent(struct world *w)
 	fs_unref(w->fs, inner.ino, 1);
 }
 
+static void report_lost_co(void *arg)
+{
+	struct world *w = arg;
+	fake_raid_report_lost(w->raid, LBA_MAKE(2, 0), 1000);
+}
+
+/* A job of the volume is naming what it lost while the filesystem goes. */
+static void naming_at_the_end(struct world *w)
+{
+	struct fs_attr a;
+	char name[16];
+	w->options.node_cache_bytes = 1; /* each look-up reads */
+	for (unsigned i = 0; i < 2000; i++) {
+		snprintf(name, sizeof(name), "f%u", i);
+		check_ok(fs_mknod(w->fs, FS_ROOT_INO, name, S_IFREG | 0644, 0, 0, &root_cred, &a));
+		fs_unref(w->fs, a.ino, 1);
+	}
+	for (unsigned round = 0; round < 8; round++) {
+		world_remount(w);
+		check_ok(co_spawn(w->loop, report_lost_co, w));
+		for (unsigned i = 0; i <= round; i++)
+			co_yield ();
+		if (round % 2)
+			world_crash(w);
+		else
+			world_remount(w);
+	}
+}
+
 #define TEST(name, fn)                                                                             \
 	static void test_##name(void **state)                                                      \
 	{                                                                                          \
@@ -854,6 +883,12 @@ TEST(side_by_side, side_by_side)
 TEST(no_memory, no_memory)
 TEST(removed_parent, removed_parent)
 
+static void test_naming_at_the_end(void **state)
+{
+	struct fake_raid_params p = {.yield_one_in = 1, .commit_ns_max = UINT64_MAX / 4};
+	world_test(1, &p, 0, naming_at_the_end);
+}
+
 static void test_against_model(void **state)
 {
 	for_seeds(seed, 8) world_test(seed, NULL, 0, against_model);
@@ -867,6 +902,7 @@ int main(void)
 	    cmocka_unit_test(test_xattrs),	  cmocka_unit_test(test_links_max),
 	    cmocka_unit_test(test_against_model), cmocka_unit_test(test_side_by_side),
 	    cmocka_unit_test(test_no_memory),	  cmocka_unit_test(test_removed_parent),
+	    cmocka_unit_test(test_naming_at_the_end),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
