@@ -128,7 +128,7 @@ static void inode_free(struct fs *fs, struct inode *i)
 {
 	list_del(&i->node);
 	fs->inodes->count--;
-	writeback_forget(i);
+	writeback_forget(fs, i);
 	mem_free(i);
 }
 

@@ -8,6 +8,7 @@
 #ifndef FS_INODE_H
 #define FS_INODE_H
 
+#include "heap.h"
 #include "private.h"
 
 struct wb_node;
@@ -47,6 +48,7 @@ struct inode {
 	struct list writing;	/* being written out */
 	struct list promises;	/* sizes that syncs under way have promised */
 	struct list wb_link;	/* of those with something on `dirty` */
+	struct heap_entry oldest; /* of the same; key: seq of the first of `dirty`, or less */
 	struct co_cond wb_cond; /* blocks left `writing` */
 	uint64_t fail_count;	/* write-outs that failed */
 	int fail_error;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The write buffer. A dirty block is one struct wb_block: in a radix tree of its inode (to find
- * it), and on one of the inode's two lists: `dirty`, oldest first, or `writing`.
+ * it), and on one of the inode's two lists: `dirty`, oldest first, or `writing`. The inodes stand in a
+ * heap by their oldest dirty block: what has waited longest goes first, whosoever it is.
  *
  * Writing out takes a batch: blocks of as many inodes as it needs, so that small files fill whole
  * stripes together.
@@ -68,6 +69,7 @@ struct wb_node {
 
 struct writeback {
 	struct list inodes;  /* with something on their dirty list */
+	struct heap oldest;  /* the same, by what has waited longest */
 	struct list batches; /* being written */
 	struct co_cond room_cond, work_cond, batch_cond, end_cond;
 	uint64_t seq;
@@ -291,6 +293,11 @@ static void enqueue(struct fs *fs, struct wb_block *b)
 	list_add(after, &b->link);
 	if (list_empty(&i->wb_link))
 		list_add_tail(&wb->inodes, &i->wb_link);
+	/* A key that is too small is put right when it comes up (oldest_inode). */
+	if (!i->oldest.in || b->seq < i->oldest.key) {
+		heap_take(&wb->oldest, &i->oldest);
+		heap_put(&wb->oldest, &i->oldest, b->seq);
+	}
 	if (wb->queued++ == 0)
 		co_cond_wake_all(
 		    &wb->work_cond); /* they sleep without a time while there is nothing */
@@ -301,8 +308,24 @@ static void unqueue(struct fs *fs, struct wb_block *b)
 	struct inode *i = b->inode;
 	list_del(&b->link);
 	fs->wb->queued--;
-	if (list_empty(&i->dirty))
-		list_del(&i->wb_link);
+	if (!list_empty(&i->dirty))
+		return;
+	list_del(&i->wb_link);
+	heap_take(&fs->wb->oldest, &i->oldest);
+}
+
+/* Whose oldest dirty block is the oldest of all; NULL: nothing is dirty. */
+static struct inode *oldest_inode(struct writeback *wb)
+{
+	while (wb->oldest.first) {
+		struct inode *i = list_entry(wb->oldest.first, struct inode, oldest);
+		uint64_t seq = list_first(&i->dirty, struct wb_block, link)->seq;
+		if (seq == i->oldest.key)
+			return i;
+		heap_take(&wb->oldest, &i->oldest);
+		heap_put(&wb->oldest, &i->oldest, seq);
+	}
+	return NULL;
 }
 
 void writeback_add(struct fs *fs, struct inode *i, uint64_t block, struct wb_block *b, bool fresh)
@@ -396,7 +419,7 @@ void writeback_reserve(struct fs *fs, struct wb_block *b)
 }
 
 /* At the end of everything: fs->wb may be gone. */
-void writeback_forget(struct inode *i)
+void writeback_forget(struct fs *fs, struct inode *i)
 {
 	struct wb_block *b;
 	assert(list_empty(&i->writing));
@@ -408,6 +431,8 @@ void writeback_forget(struct inode *i)
 		mem_free(b);
 	}
 	list_del(&i->wb_link);
+	if (fs->wb)
+		heap_take(&fs->wb->oldest, &i->oldest);
 	if (i->blocks)
 		radix_free(i->blocks, i->blocks_height);
 	i->blocks = NULL;
@@ -630,7 +655,7 @@ static void pick_inode(struct fs *fs, struct batch *batch, struct inode *i, uint
 static struct batch *pick(struct fs *fs, struct inode *only, uint64_t seq_max, int *ret_error)
 {
 	struct writeback *wb = fs->wb;
-	struct inode *i, *next;
+	struct inode *i;
 	if (only ? list_empty(&only->dirty) : !wb->queued)
 		return NULL;
 	struct batch *batch = batch_new(only ? only->dirty_count : wb->queued);
@@ -641,11 +666,8 @@ static struct batch *pick(struct fs *fs, struct inode *only, uint64_t seq_max, i
 	if (only) {
 		pick_inode(fs, batch, only, seq_max);
 	} else {
-		list_for_each_safe (i, next, &wb->inodes, wb_link) {
-			if (batch->count == batch->cap)
-				break;
+		while (batch->count < batch->cap && (i = oldest_inode(wb)) != NULL && i->oldest.key <= seq_max)
 			pick_inode(fs, batch, i, seq_max);
-		}
 	}
 	if (!batch->count) {
 		batch_free(batch);
@@ -1296,8 +1318,8 @@ static bool due(struct fs *fs)
 		return false;
 	if (half_full(wb) || co_cond_has_waiters(&wb->room_cond))
 		return true;
-	struct inode *i = list_first(&wb->inodes, struct inode, wb_link);
-	return list_first(&i->dirty, struct wb_block, link)->dirtied_ns + AGE_NS <= now;
+	struct inode *i = oldest_inode(wb);
+	return i && list_first(&i->dirty, struct wb_block, link)->dirtied_ns + AGE_NS <= now;
 }
 
 static void worker(void *arg)

@@ -73,7 +73,7 @@ void writeback_unreserve(struct fs *fs, struct inode *i, uint64_t from, uint64_t
 /* A dirty block that had a place of another kind will need space. */
 void writeback_reserve(struct fs *fs, struct wb_block *b);
 /* Frees what an inode that goes has in the buffer. */
-void writeback_forget(struct inode *i);
+void writeback_forget(struct fs *fs, struct inode *i);
 /* What hangs in the buffer is enough for a batch: the flusher should not wait for its time. */
 void writeback_kick(struct fs *fs);
 

@@ -1097,6 +1097,75 @@ static void test_failures(void **state)
 	world_test(1, NULL, 0, no_memory);
 }
 
+/* ---- age ---- */
+
+#define HOG_BLOCKS 2100u /* more than one batch */
+
+static void write_blocks(struct world *w, uint64_t ino, uint64_t first, unsigned count, uint8_t byte)
+{
+	static uint8_t bytes[BLOCK_BYTES];
+	memset(bytes, byte, sizeof(bytes));
+	for (unsigned k = 0; k < count; k++)
+		check_ok(fs_write(w->fs, ino, (first + k) * BLOCK_BYTES, bytes, BLOCK_BYTES, 0));
+}
+
+static uint64_t hog_ino;
+static bool hog_done;
+
+static void hog_fsync(void *arg)
+{
+	struct world *w = arg;
+	struct fs_errseq seq;
+	fs_errseq_sample(w->fs, hog_ino, &seq);
+	check_ok(fs_fsync(w->fs, hog_ino, false, &seq));
+	hog_done = true;
+}
+
+/*
+ * A file that is synced and written at once, again and again, so that something of it is always dirty and nothing of
+ * it is old, and was there first. What others wrote must be safe in time all the same.
+ */
+static void young_before_old(struct world *w)
+{
+	struct fs_attr hog, small;
+	uint8_t *data, want[BLOCK_BYTES];
+	void *at;
+	size_t got;
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "hog", S_IFREG | 0644, 0, 0, &root_cred, &hog));
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "small", S_IFREG | 0644, 0, 0, &root_cred, &small));
+	check_ok(fs_sync(w->fs));
+	write_blocks(w, hog.ino, 0, 1, 1);
+	write_blocks(w, small.ino, 0, 1, 2);
+	hog_ino = hog.ino;
+	for (unsigned round = 0; round < 10; round++) {
+		hog_done = false;
+		write_blocks(w, hog.ino, 0, HOG_BLOCKS, 1);
+		check_ok(co_spawn(w->loop, hog_fsync, w));
+		while (!hog_done) {
+			co_yield ();
+			if (writeback_peek(inode_find(w->fs, hog.ino), HOG_BLOCKS + round + 1) == NULL)
+				write_blocks(w, hog.ino, HOG_BLOCKS + round + 1, 1, 3);
+		}
+		assert_true(inode_find(w->fs, hog.ino)->dirty_count);
+		co_sleep_ns(NS_PER_S);
+	}
+	fs_unref(w->fs, hog.ino, 1);
+	fs_unref(w->fs, small.ino, 1);
+	world_crash(w);
+	data = buf_get_wait(2 * BLOCK_BYTES);
+	check_ok(fs_read(w->fs, small.ino, 0, BLOCK_BYTES, data, &at, &got));
+	assert_int_equal(got, BLOCK_BYTES);
+	memset(want, 2, sizeof(want));
+	assert_memory_equal(at, want, BLOCK_BYTES);
+	buf_put(data);
+}
+
+static void test_age(void **state)
+{
+	struct fake_raid_params p = {.yield_one_in = 1, .commit_ns_max = NS_PER_S};
+	world_test(1, &p, 48u << 20, young_before_old);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1105,7 +1174,7 @@ int main(void)
 	    cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_many_hands),
 	    cmocka_unit_test(test_full),	 cmocka_unit_test(test_failures),
 	    cmocka_unit_test(test_crashes),	 cmocka_unit_test(test_pool),
-	    cmocka_unit_test(test_pieces),
+	    cmocka_unit_test(test_pieces),	 cmocka_unit_test(test_age),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
