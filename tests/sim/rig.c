@@ -85,6 +85,22 @@ void rig_say(struct rig *g, const char *doing)
 	world_say(g->world, "-- round %u: %s", g->round, doing);
 }
 
+void sim_stats_add(struct sim_stats *to, const struct sim_stats *s)
+{
+	to->rounds += s->rounds;
+	to->crashes += s->crashes;
+	to->replay_crashes += s->replay_crashes;
+	to->ops += s->ops;
+	to->lost += s->lost;
+	to->rebuilds += s->rebuilds;
+	to->scrubs += s->scrubs;
+	to->damages += s->damages;
+	to->remounts += s->remounts;
+	to->faults += s->faults;
+	to->faults_hit += s->faults_hit;
+	to->simulated_ns += s->simulated_ns;
+}
+
 /* ---- configuration ---- */
 
 static unsigned members_min(unsigned level)

@@ -59,6 +59,8 @@ struct sim_stats {
 	uint64_t faults, faults_hit;
 	uint64_t simulated_ns, hash;
 };
+/* All but the hash. */
+void sim_stats_add(struct sim_stats *to, const struct sim_stats *s);
 
 #define RIG_MEMBERS_MAX 16
 #define RIG_SPARES_MAX	64

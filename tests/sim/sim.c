@@ -3,27 +3,23 @@
  * trussfs-sim: runs seeds. Each seed is a whole life of a volume: made, worked on, crashed, robbed,
  * damaged, mended.
  *
- * More than one seed run as one process each, so that an assert or a crash of the code under test
- * is one failure and not the end, and so that two cores are used. A seed named alone runs in this
- * process: that is the form which a failure prints, and which a debugger wants.
+ * Many seeds run in processes of their own (farm.c). A seed named alone runs in this process: that is
+ * the form which a failure prints, and which a debugger wants.
  */
-#include "rig.h"
+#include "farm.h"
 #include "fsrun.h"
-#include "raidrun.h"
 #include "raid/buf.h"
+#include "raidrun.h"
 
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define POOL_BYTES	 (64u << 20)
 #define SEED_SECONDS_MAX 600 /* real time: then it hangs without letting the simulated clock move  \
 			      */
-#define JOBS_MAX 16
 
 static const char usage[] =
     "usage: trussfs-sim [options]\n"
@@ -135,133 +131,6 @@ static void run_seed(const struct sim_options *o, uint64_t seed, struct sim_stat
 	}
 }
 
-static void stats_add(struct sim_stats *to, const struct sim_stats *s)
-{
-	to->rounds += s->rounds;
-	to->crashes += s->crashes;
-	to->replay_crashes += s->replay_crashes;
-	to->ops += s->ops;
-	to->lost += s->lost;
-	to->rebuilds += s->rebuilds;
-	to->scrubs += s->scrubs;
-	to->damages += s->damages;
-	to->remounts += s->remounts;
-	to->faults += s->faults;
-	to->faults_hit += s->faults_hit;
-	to->simulated_ns += s->simulated_ns;
-}
-
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* ---- many seeds ---- */
-
-struct job {
-	pid_t pid;
-	int fd;
-	uint64_t seed;
-};
-
-static bool job_start(struct job *j, const struct sim_options *o, uint64_t seed)
-{
-	int fds[2];
-
-	if (pipe(fds))
-		return false;
-	fflush(NULL);
-	j->pid = fork();
-	if (j->pid < 0)
-		return false;
-	if (!j->pid) {
-		struct sim_stats stats;
-
-		close(fds[0]);
-		run_seed(o, seed, &stats);
-		if (write(fds[1], &stats, sizeof(stats)) != (ssize_t)sizeof(stats))
-			_exit(1);
-		exit(0); /* not _exit: the leak checker wants to look */
-	}
-	close(fds[1]);
-	j->fd = fds[0];
-	j->seed = seed;
-	return true;
-}
-
-/* Waits for any; true if it passed. */
-static bool job_end(struct job *jobs, unsigned count, struct job **ret, struct sim_stats *total)
-{
-	struct sim_stats stats;
-	int status;
-	pid_t pid = wait(&status);
-	bool passed;
-
-	for (unsigned i = 0; i < count; i++) {
-		if (jobs[i].pid == pid)
-			*ret = &jobs[i];
-	}
-	passed = read((*ret)->fd, &stats, sizeof(stats)) == (ssize_t)sizeof(stats) &&
-		 WIFEXITED(status) && WEXITSTATUS(status) == 0;
-	if (passed)
-		stats_add(total, &stats);
-	close((*ret)->fd);
-	(*ret)->pid = 0;
-	return passed;
-}
-
-struct plan {
-	uint64_t first, last;
-	double minutes;
-	unsigned jobs;
-	bool keep_going;
-};
-
-static void run_many(const struct plan *p, const struct sim_options *o, struct sim_stats *total,
-		     uint64_t *ret_passed, uint64_t *ret_failed)
-{
-	struct job jobs[JOBS_MAX] = {0}, *free_job;
-	double until = p->minutes > 0 ? seconds() + p->minutes * 60 : 0;
-	uint64_t next = p->first, failed[32], failed_count = 0;
-	unsigned running = 0;
-
-	for (;;) {
-		bool more = next <= p->last && (!until || seconds() < until) &&
-			    (p->keep_going || !failed_count);
-
-		free_job = NULL;
-		for (unsigned i = 0; i < p->jobs && more; i++) {
-			if (!jobs[i].pid)
-				free_job = &jobs[i];
-		}
-		if (free_job) {
-			if (!job_start(free_job, o, next)) {
-				perror("trussfs-sim: fork");
-				exit(1);
-			}
-			running++;
-			next++;
-			continue;
-		}
-		if (!running)
-			break;
-		running--;
-		if (job_end(jobs, p->jobs, &free_job, total)) {
-			++*ret_passed;
-			continue;
-		}
-		if (failed_count < ARRAY_SIZE(failed))
-			failed[failed_count] = free_job->seed;
-		failed_count++;
-	}
-	*ret_failed = failed_count;
-	for (unsigned i = 0; i < MIN(failed_count, ARRAY_SIZE(failed)); i++)
-		printf("failed: seed %llu\n", (unsigned long long)failed[i]);
-}
-
 static uint64_t number(const char *text, char **end)
 {
 	char *e;
@@ -310,7 +179,7 @@ static const struct option long_options[] = {
     {0},
 };
 
-static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, bool *ret_one)
+static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan *p, bool *ret_one)
 {
 	bool seeds = false;
 	char *end;
@@ -358,7 +227,7 @@ static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, 
 			snprintf(o->faults_text, sizeof(o->faults_text), "%s", optarg);
 			break;
 		case OPT_JOBS:
-			p->jobs = MIN(MAX((unsigned)number(optarg, NULL), 1u), (unsigned)JOBS_MAX);
+			p->jobs = MIN(MAX((unsigned)number(optarg, NULL), 1u), (unsigned)FARM_JOBS_MAX);
 			break;
 		case OPT_TWICE:
 			o->twice = true;
@@ -384,10 +253,10 @@ static void parse(int argc, char **argv, struct sim_options *o, struct plan *p, 
 int main(int argc, char **argv)
 {
 	struct sim_options o = {.level = -1, .faults = RIG_FAULTS_DEFAULT};
-	struct plan p = {.first = 1, .last = 100, .jobs = 1};
+	struct farm_plan p = {.first = 1, .last = 100, .jobs = 1, .run = run_seed};
 	struct sim_stats total = {0};
 	uint64_t passed = 0, failed = 0;
-	double begin = seconds();
+	double begin = farm_seconds();
 	bool one = false;
 
 	parse(argc, argv, &o, &p, &one);
@@ -397,7 +266,7 @@ int main(int argc, char **argv)
 		run_seed(&o, p.first, &total);
 		passed = 1;
 	} else {
-		run_many(&p, &o, &total, &passed, &failed);
+		farm_run(&p, &o, &total, &passed, &failed);
 	}
 	printf("%llu rounds, %llu crashes (%llu in replay), %llu operations, %llu members lost, "
 	       "%llu replaced, "
@@ -408,7 +277,7 @@ int main(int argc, char **argv)
 	       (unsigned long long)total.scrubs, (unsigned long long)total.damages,
 	       (unsigned long long)total.faults, (unsigned long long)total.faults_hit,
 	       (unsigned long long)total.remounts, (double)total.simulated_ns / 1e9,
-	       seconds() - begin);
+	       farm_seconds() - begin);
 	printf("%llu passed, %llu failed\n", (unsigned long long)passed,
 	       (unsigned long long)failed);
 	return failed ? 1 : 0;

@@ -2,38 +2,23 @@
 /*
  * A simulated member in memory.
  *
- * The store is two levels of pointers to blocks with reference counts, so that a member costs what
- * was written to it, and a clone costs pointers. Each block address has two contents: `medium`,
- * which is durable, and `cache`, which is what a reader sees when it differs. In between stands the
- * pending list: one entry for each block of each write that is complete but not durable, in order
- * of completion.
- *
- *     completion of a write   append entries, point cache at them
- *     flush                   entries older than its submission, in order: medium = entry
- *     crash                   entries in order, sector by sector: medium = entry's sector, or not,
- * or garbage; then the cache is empty
- *
- * Since entries are applied in order and each may be passed over, any version of a sector between
- * the durable one and the newest can be the one that survives, which is all that a drive with a
- * cache promises.
+ * What it holds, what is durable of it and what a crash leaves is store.c's; here are I/O, its order in time,
+ * and what goes wrong with it.
  *
  * What is in flight when a member freezes (crash, pulled) has by then written any of its sectors:
  * it becomes entries whose blocks are mixed from old and new. The same mixing serves failed and
  * torn writes.
- *
- * All I/O is in whole blocks, so entries are whole blocks whatever the sector size; sectors matter
- * in the lottery only.
  *
  * Data of a write is taken from memory block by block, some at submission and some at completion,
  * as a DMA engine might: whoever changes a buffer in flight writes a mixture and finds out.
  */
 #include "simdev.h"
 #include "raid/buf.h"
+#include "store.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
-#define LEAF_BLOCKS   512
 #define LATENCY_NS_LO (20 * 1000ull)
 #define LATENCY_NS_HI (200 * 1000ull)
 #define SLOW_ONE_IN   64
@@ -41,33 +26,14 @@
 #define DEAD_NS_MAX   (20 * 1000ull) /* how soon a dead handle answers -ENODEV */
 #define NS_PER_BLOCK  300ull	     /* 13 GB/s: long I/O takes longer than short */
 
-struct simblock {
-	uint32_t refs;
-	uint8_t data[BLOCK_BYTES];
-};
-
-struct leaf {
-	struct simblock *medium[LEAF_BLOCKS]; /* NULL: zeros */
-	struct simblock *cache[LEAF_BLOCKS];  /* NULL: as the medium */
-};
-
-struct pending {
-	uint64_t seq; /* of the write's completion */
-	uint64_t block;
-	struct simblock *b;
-};
-
 struct simdev {
 	struct world_thing thing;
 	struct world *world;
 	char name[64];
 	unsigned id; /* in traces */
 	struct simdev_params params;
-	uint64_t blocks;
-	struct leaf **leafs;
-	struct pending *pending; /* entries head .. count - 1 */
-	size_t pending_head, pending_count, pending_cap;
-	uint64_t seq;
+	struct store store;
+	uint64_t seq; /* of the last completed write */
 	struct rng rng; /* what the medium does: crash lottery, faults */
 	struct list handles;
 	unsigned handle_count;
@@ -109,203 +75,6 @@ struct sim_io {
 	bool fails; /* -EIO without effect (struct simfail) */
 	bool dying; /* completes with -ENODEV and without effect */
 };
-
-/* ---- blocks ---- */
-
-static void *must(void *p)
-{
-	if (!p) {
-		fprintf(stderr, "simdev: out of memory\n");
-		abort();
-	}
-	return p;
-}
-
-static struct simblock *block_new(const void *data)
-{
-	struct simblock *b = must(malloc(sizeof(*b)));
-
-	b->refs = 1;
-	if (data)
-		memcpy(b->data, data, BLOCK_BYTES);
-	else
-		memset(b->data, 0, BLOCK_BYTES);
-	return b;
-}
-
-static struct simblock *block_ref(struct simblock *b)
-{
-	if (b)
-		b->refs++;
-	return b;
-}
-
-static void block_unref(struct simblock *b)
-{
-	if (b && !--b->refs)
-		free(b);
-}
-
-static struct leaf *leaf_get(struct simdev *d, uint64_t block)
-{
-	struct leaf **p = &d->leafs[block / LEAF_BLOCKS];
-
-	if (!*p)
-		*p = must(calloc(1, sizeof(**p)));
-	return *p;
-}
-
-/* What a reader sees; NULL: zeros. */
-static struct simblock *visible(const struct simdev *d, uint64_t block)
-{
-	struct leaf *leaf = d->leafs[block / LEAF_BLOCKS];
-
-	if (!leaf)
-		return NULL;
-	return leaf->cache[block % LEAF_BLOCKS] ? leaf->cache[block % LEAF_BLOCKS]
-						: leaf->medium[block % LEAF_BLOCKS];
-}
-
-/* Takes over the reference. */
-static void medium_set(struct simdev *d, uint64_t block, struct simblock *b)
-{
-	struct simblock **p = &leaf_get(d, block)->medium[block % LEAF_BLOCKS];
-
-	block_unref(*p);
-	*p = b;
-}
-
-static void cache_set(struct simdev *d, uint64_t block, struct simblock *b)
-{
-	struct simblock **p = &leaf_get(d, block)->cache[block % LEAF_BLOCKS];
-
-	block_unref(*p);
-	*p = b;
-}
-
-/* ---- the pending list ---- */
-
-/* A block of a write that has completed. Takes over the reference. */
-static void write_block(struct simdev *d, uint64_t block, struct simblock *b, bool durable)
-{
-	if (durable && d->pending_head == d->pending_count) {
-		medium_set(d, block, b);
-		return;
-	}
-	if (d->pending_count == d->pending_cap && d->pending_head > d->pending_cap / 2) {
-		memmove(d->pending, d->pending + d->pending_head,
-			(d->pending_count - d->pending_head) * sizeof(*d->pending));
-		d->pending_count -= d->pending_head;
-		d->pending_head = 0;
-	}
-	if (d->pending_count == d->pending_cap) {
-		d->pending_cap = MAX(256, 2 * d->pending_cap);
-		d->pending = must(realloc(d->pending, d->pending_cap * sizeof(*d->pending)));
-	}
-	d->pending[d->pending_count++] = (struct pending){.seq = d->seq, .block = block, .b = b};
-	cache_set(d, block, block_ref(b));
-}
-
-static void pending_apply(struct simdev *d, uint64_t seq)
-{
-	while (d->pending_head < d->pending_count && d->pending[d->pending_head].seq <= seq) {
-		struct pending *p = &d->pending[d->pending_head++];
-		struct leaf *leaf = leaf_get(d, p->block);
-
-		if (leaf->cache[p->block % LEAF_BLOCKS] == p->b)
-			cache_set(d, p->block, NULL);
-		medium_set(d, p->block, p->b);
-	}
-	if (d->pending_head == d->pending_count)
-		d->pending_head = d->pending_count = 0;
-}
-
-static enum simfate fate_draw(struct rng *r, unsigned keep, unsigned garble)
-{
-	uint64_t x = rng_below(r, 100);
-
-	if (x < garble)
-		return SIMFATE_GARBLE;
-	return rng_below(r, 100) < keep ? SIMFATE_KEEP : SIMFATE_DROP;
-}
-
-static void sector_set(struct simdev *d, struct simblock *b, const struct simblock *new, uint32_t at,
-		       enum simfate fate)
-{
-	uint32_t sector_bytes = d->params.sector_bytes;
-
-	switch (fate) {
-	case SIMFATE_DROP:
-		break;
-	case SIMFATE_KEEP:
-		memcpy(b->data + at, new->data + at, sector_bytes);
-		break;
-	case SIMFATE_GARBLE:
-		if (rng_chance(&d->rng, 1, 2))
-			rng_fill(&d->rng, b->data + at, sector_bytes);
-		else /* cut off in the middle */
-			memcpy(b->data + at, new->data + at, sector_bytes / 2);
-		break;
-	}
-}
-
-/* A block of which each sector is the old one, the new one or garbage. A new reference. */
-static struct simblock *block_mix(struct simdev *d, struct simblock *old, struct simblock *new,
-				  unsigned keep, unsigned garble)
-{
-	struct simblock *b = block_new(old ? old->data : NULL);
-	uint32_t sector_bytes = d->params.sector_bytes;
-
-	for (uint32_t at = 0; at < BLOCK_BYTES; at += sector_bytes)
-		sector_set(d, b, new, at, fate_draw(&d->rng, keep, garble));
-	return b;
-}
-
-/* The decider's word on a block. A new reference. */
-static struct simblock *block_decided(struct simdev *d, struct simblock *old, const struct pending *p)
-{
-	struct simblock *b = block_new(old ? old->data : NULL);
-	uint32_t sector_bytes = d->params.sector_bytes;
-
-	for (uint32_t at = 0; at < BLOCK_BYTES; at += sector_bytes)
-		sector_set(d, b, p->b, at, d->fate(d->fate_arg, d, p->seq, p->block, at / sector_bytes));
-	return b;
-}
-
-/* Decides what became of everything that is not durable. */
-static void pending_lottery(struct simdev *d)
-{
-	unsigned keep = d->params.crash_keep, garble = d->params.crash_garble;
-
-	/* Whole caches that survive or die are likely too, and other bugs show there. */
-	switch (rng_below(&d->rng, 6)) {
-	case 0:
-		keep = 0;
-		garble = 0;
-		break;
-	case 1:
-		keep = 100;
-		garble = 0;
-		break;
-	case 2:
-		keep = (unsigned)rng_below(&d->rng, 101);
-		break;
-	}
-	for (size_t i = d->pending_head; i < d->pending_count; i++) {
-		struct pending *p = &d->pending[i];
-		struct leaf *leaf = leaf_get(d, p->block);
-
-		struct simblock *old = leaf->medium[p->block % LEAF_BLOCKS];
-
-		medium_set(d, p->block,
-			   d->fate ? block_decided(d, old, p) : block_mix(d, old, p->b, keep, garble));
-	}
-	for (size_t i = d->pending_head; i < d->pending_count; i++) {
-		cache_set(d, d->pending[i].block, NULL);
-		block_unref(d->pending[i].b);
-	}
-	d->pending_head = d->pending_count = 0;
-}
 
 /* ---- I/O ---- */
 
@@ -356,7 +125,7 @@ static void take_early(struct sim_io *s)
 
 static uint64_t shifted(const struct simdev *d, uint64_t off_bytes, uint64_t by_bytes)
 {
-	return (off_bytes / BLOCK_BYTES + by_bytes / BLOCK_BYTES) % d->blocks;
+	return (off_bytes / BLOCK_BYTES + by_bytes / BLOCK_BYTES) % d->store.blocks;
 }
 
 static void carry_out_write(struct sim_io *s, uint64_t first, bool partial, unsigned keep,
@@ -367,16 +136,16 @@ static void carry_out_write(struct sim_io *s, uint64_t first, bool partial, unsi
 
 	d->seq++;
 	for (uint64_t i = 0; i < s->len_bytes / BLOCK_BYTES; i++) {
-		uint64_t at = (first + i) % d->blocks;
+		uint64_t at = (first + i) % d->store.blocks;
 		struct simblock *b = io_block(s, &c, i);
 
 		if (partial) {
 			struct simblock *whole = b;
 
-			b = block_mix(d, visible(d, at), whole, keep, garble);
+			b = store_mix(&d->store, store_visible(&d->store, at), whole, keep, garble);
 			block_unref(whole);
 		}
-		write_block(d, at, b, !d->params.volatile_cache);
+		store_write(&d->store, at, b, d->seq, !d->params.volatile_cache);
 	}
 }
 
@@ -405,7 +174,7 @@ static int carry_out_read(struct sim_io *s)
 	if (s->faulted && s->fault.kind == SIMFAULT_ROT_READ)
 		rot = rng_below(&d->rng, count);
 	for (uint64_t i = 0; i < count; i++) {
-		struct simblock *b = visible(d, s->off_bytes / BLOCK_BYTES + i);
+		struct simblock *b = store_visible(&d->store, s->off_bytes / BLOCK_BYTES + i);
 		uint8_t *to = io_memory(s, &c, i);
 
 		if (b)
@@ -428,7 +197,7 @@ static int carry_out_changes(struct sim_io *s)
 		if (s->faulted && s->fault.kind == SIMFAULT_EIO_FLUSH)
 			return -EIO;
 		if (!s->faulted || s->fault.kind != SIMFAULT_LYING_FLUSH)
-			pending_apply(d, s->flush_seq);
+			store_flush(&d->store, s->flush_seq);
 		return 0;
 	}
 	if (d->read_only)
@@ -781,7 +550,7 @@ static void member_restart(struct world_thing *thing)
 	struct simdev *d = container_of(thing, struct simdev, thing);
 
 	assert(list_empty(&d->inflight)); /* the harness has let everything unwind */
-	pending_lottery(d);
+	store_lottery(&d->store);
 }
 
 void simdev_params_random(struct simdev_params *p, struct rng *r, uint64_t size_bytes)
@@ -817,11 +586,16 @@ struct simdev *simdev_new(struct world *w, const char *name, const struct simdev
 		d->params.latency_ns_lo = LATENCY_NS_LO;
 		d->params.latency_ns_hi = LATENCY_NS_HI;
 	}
-	d->blocks = d->params.size_bytes / BLOCK_BYTES;
-	assert(d->blocks);
 	snprintf(d->name, sizeof(d->name), "%s", name);
-	d->leafs = calloc(DIV_ROUND_UP(d->blocks, LEAF_BLOCKS), sizeof(*d->leafs));
-	if (!d->leafs) {
+	d->store = (struct store){
+	    .blocks = d->params.size_bytes / BLOCK_BYTES,
+	    .sector_bytes = params->sector_bytes,
+	    .crash_keep = params->crash_keep,
+	    .crash_garble = params->crash_garble,
+	    .rng = &d->rng,
+	};
+	assert(d->store.blocks);
+	if (!store_init(&d->store)) {
 		free(d);
 		return NULL;
 	}
@@ -838,21 +612,6 @@ struct simdev *simdev_new(struct world *w, const char *name, const struct simdev
 	return d;
 }
 
-static void store_clear(struct simdev *d)
-{
-	for (size_t i = d->pending_head; i < d->pending_count; i++)
-		block_unref(d->pending[i].b);
-	d->pending_head = d->pending_count = 0;
-	for (uint64_t i = 0; i < DIV_ROUND_UP(d->blocks, LEAF_BLOCKS); i++) {
-		for (unsigned j = 0; d->leafs[i] && j < LEAF_BLOCKS; j++) {
-			block_unref(d->leafs[i]->medium[j]);
-			block_unref(d->leafs[i]->cache[j]);
-		}
-		free(d->leafs[i]);
-		d->leafs[i] = NULL;
-	}
-}
-
 void simdev_free(struct simdev *d)
 {
 	struct sim_io *s, *tmp;
@@ -866,23 +625,8 @@ void simdev_free(struct simdev *d)
 	}
 	assert(list_empty(&d->handles));
 	world_remove(d->world, &d->thing);
-	store_clear(d);
-	free(d->pending);
-	free(d->leafs);
+	store_exit(&d->store);
 	free(d);
-}
-
-static void store_share(struct simdev *to, struct simdev *from)
-{
-	for (uint64_t i = 0; i < DIV_ROUND_UP(from->blocks, LEAF_BLOCKS); i++) {
-		for (unsigned j = 0; from->leafs[i] && j < LEAF_BLOCKS; j++) {
-			struct simblock *b = from->leafs[i]->cache[j] ? from->leafs[i]->cache[j]
-								      : from->leafs[i]->medium[j];
-
-			if (b)
-				medium_set(to, i * LEAF_BLOCKS + j, block_ref(b));
-		}
-	}
 }
 
 struct simdev *simdev_clone(struct simdev *d, const char *name)
@@ -890,15 +634,15 @@ struct simdev *simdev_clone(struct simdev *d, const char *name)
 	struct simdev *c = simdev_new(d->world, name, &d->params);
 
 	if (c)
-		store_share(c, d);
+		store_share(&c->store, &d->store);
 	return c;
 }
 
 void simdev_revert(struct simdev *d, struct simdev *from)
 {
-	assert(d->blocks == from->blocks && list_empty(&d->inflight));
-	store_clear(d);
-	store_share(d, from);
+	assert(d->store.blocks == from->store.blocks && list_empty(&d->inflight));
+	store_clear(&d->store);
+	store_share(&d->store, &from->store);
 }
 
 struct dev *simdev_open(struct simdev *d)
@@ -954,7 +698,7 @@ void simdev_peek(struct simdev *d, uint64_t off_bytes, void *out, size_t len)
 	assert(off_bytes + len <= d->params.size_bytes);
 	while (len) {
 		size_t at = off_bytes % BLOCK_BYTES, n = MIN(len, BLOCK_BYTES - at);
-		struct simblock *b = visible(d, off_bytes / BLOCK_BYTES);
+		struct simblock *b = store_visible(&d->store, off_bytes / BLOCK_BYTES);
 
 		if (b)
 			memcpy(to, b->data + at, n);
@@ -966,40 +710,6 @@ void simdev_peek(struct simdev *d, uint64_t off_bytes, void *out, size_t len)
 	}
 }
 
-/* Into whatever versions of the block there are, so that no crash brings back what was there. */
-static void poke_block(struct simdev *d, uint64_t block, size_t at, const void *data, size_t n)
-{
-	struct simblock *old = visible(d, block);
-	struct simblock *b = block_new(old ? old->data : NULL);
-
-	memcpy(b->data + at, data, n);
-	for (size_t i = d->pending_head; i < d->pending_count; i++) {
-		struct simblock *copy;
-
-		if (d->pending[i].block != block)
-			continue;
-		copy = block_new(d->pending[i].b->data);
-		memcpy(copy->data + at, data, n);
-		block_unref(d->pending[i].b);
-		d->pending[i].b = copy;
-	}
-	if (leaf_get(d, block)->cache[block % LEAF_BLOCKS]) {
-		struct simblock *m = leaf_get(d, block)->medium[block % LEAF_BLOCKS];
-
-		m = block_new(m ? m->data : NULL);
-		memcpy(m->data + at, data, n);
-		medium_set(d, block, m);
-		/* The newest pending version is what readers see. */
-		for (size_t i = d->pending_head; i < d->pending_count; i++) {
-			if (d->pending[i].block == block)
-				cache_set(d, block, block_ref(d->pending[i].b));
-		}
-		block_unref(b);
-	} else {
-		medium_set(d, block, b);
-	}
-}
-
 void simdev_poke(struct simdev *d, uint64_t off_bytes, const void *data, size_t len)
 {
 	const uint8_t *from = data;
@@ -1008,7 +718,7 @@ void simdev_poke(struct simdev *d, uint64_t off_bytes, const void *data, size_t 
 	while (len) {
 		size_t at = off_bytes % BLOCK_BYTES, n = MIN(len, BLOCK_BYTES - at);
 
-		poke_block(d, off_bytes / BLOCK_BYTES, at, from, n);
+		store_poke(&d->store, off_bytes / BLOCK_BYTES, at, from, n);
 		from += n;
 		off_bytes += n;
 		len -= n;
@@ -1056,31 +766,43 @@ void simdev_zero(struct simdev *d, uint64_t off_bytes, size_t len)
 
 bool simdev_written(struct simdev *d, uint64_t off_bytes)
 {
-	return visible(d, off_bytes / BLOCK_BYTES);
+	return store_visible(&d->store, off_bytes / BLOCK_BYTES);
 }
 
 void simdev_lose_cache(struct simdev *d)
 {
-	pending_lottery(d);
+	store_lottery(&d->store);
+}
+
+static enum simfate fate_ask(void *arg, uint64_t seq, uint64_t block, unsigned sector)
+{
+	struct simdev *d = arg;
+
+	return d->fate(d->fate_arg, d, seq, block, sector);
 }
 
 void simdev_set_fate(struct simdev *d, simfate_fn *fn, void *arg)
 {
 	d->fate = fn;
 	d->fate_arg = arg;
+	d->store.fate = fn ? fate_ask : NULL;
+	d->store.fate_arg = d;
 }
 
 void simdev_each_pending(struct simdev *d, simfate_fn *fn, void *arg)
 {
-	for (size_t i = d->pending_head; i < d->pending_count; i++) {
+	for (size_t i = 0; i < store_pending(&d->store); i++) {
+		uint64_t seq, block;
+
+		store_pending_get(&d->store, i, &seq, &block);
 		for (unsigned j = 0; j < BLOCK_BYTES / d->params.sector_bytes; j++)
-			(void)fn(arg, d, d->pending[i].seq, d->pending[i].block, j);
+			(void)fn(arg, d, seq, block, j);
 	}
 }
 
 uint64_t simdev_pending_blocks(const struct simdev *d)
 {
-	return d->pending_count - d->pending_head;
+	return store_pending(&d->store);
 }
 
 /* ---- faults ---- */
@@ -1117,7 +839,7 @@ void simdev_vanish(struct simdev *d, bool lose_cache)
 	member_freeze(d);
 	d->gone = true;
 	if (lose_cache)
-		pending_lottery(d);
+		store_lottery(&d->store);
 }
 
 void simdev_return(struct simdev *d)

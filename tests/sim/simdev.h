@@ -16,6 +16,7 @@
 #define SIM_SIMDEV_H
 
 #include "raid/io.h"
+#include "store.h"
 #include "world.h"
 
 struct simdev;
@@ -80,7 +81,6 @@ uint64_t simdev_pending_blocks(const struct simdev *d);
  * sector of every pending write in order of completion. `write` numbers the member's writes. With a decider, what is
  * in flight at the crash is whole until then. NULL: the seed.
  */
-enum simfate { SIMFATE_DROP, SIMFATE_KEEP, SIMFATE_GARBLE };
 typedef enum simfate simfate_fn(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector);
 void simdev_set_fate(struct simdev *d, simfate_fn *fn, void *arg);
 /* Calls fn in the same way, changing nothing. */
