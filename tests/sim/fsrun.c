@@ -2,17 +2,15 @@
 /*
  * The filesystem on its volume: workload, crash, fsck, mount, the oracle.
  *
- * A round works until the crash comes or the work is done, and then either closes cleanly or is cut
- * off. What comes back is looked at twice: by fs_check on the volume opened without writing, and,
- * mounted, by reading everything and asking the oracle. Either may be crashed again.
+ * What comes back is looked at twice: by fs_check on the volume opened without writing, and, mounted, by
+ * reading everything and asking the oracle. Either may be crashed again.
  */
 #include "fsrun.h"
+#include "round.h"
 #include "workload.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-#define POINTS_START	   600
-#define REPLAY_CRASHES_MAX 4
 /*
  * What returned so long before the crash must be there: the commit timer takes 5 s at most, and the
  * writing itself some more.
@@ -25,7 +23,6 @@ struct run {
 	struct rig rig;
 	struct work work;
 	struct fs_options options;
-	uint64_t points;
 	unsigned ops;
 };
 
@@ -61,8 +58,9 @@ static int mount_all(struct run *run)
 	return err;
 }
 
-static int unmount_all(struct run *run)
+static int unmount_all(void *arg)
 {
+	struct run *run = arg;
 	int err;
 
 	rig_say(&run->rig, "unmounting");
@@ -111,150 +109,60 @@ static int judge(struct run *run)
 	return err;
 }
 
-/* From whatever state the members are in to a mounted filesystem that the oracle accepts. */
-static void come_back(struct run *run)
+static int come_back(void *arg)
 {
-	struct rig *g = &run->rig;
-
-	for (unsigned tries = 0;; tries++) {
-		int err = 0;
-
-		if (tries < REPLAY_CRASHES_MAX && rng_chance(&g->rng, 1, 4))
-			rig_crash_soon(g, 150);
-		rig_faults(g);
-		if (rng_chance(&g->rng, 1, 2))
-			err = check_all(run);
-		if (!err)
-			err = mount_all(run);
-		if (!err)
-			err = judge(run);
-		if (!err && rng_chance(&g->rng, 1, 4))
-			err = rig_check(g);
-		if (!err && !world_crashed(g->world)) {
-			rig_crash_off(g);
-			return;
-		}
-		g->stats.replay_crashes++;
-		rig_bury(g);
-		rig_lose(g, 1);
-	}
-}
-
-/* What happens besides the work; an error is a crash. */
-static int meddle(struct run *run)
-{
+	struct run *run = arg;
 	struct rig *g = &run->rig;
 	int err = 0;
 
-	rig_faults(g);
-	co_sleep_ns(rng_below(&g->rng, 200 * NS_PER_MS));
-	if (world_crashed(g->world))
-		return -ENODEV;
-	switch (rng_below(&g->rng, 9)) {
-	case 0:
-		err = rig_scrub_begin(g);
-		break;
-	case 1:
-		err = rig_replace_any(g, false);
-		break;
-	case 2:
-		err = rig_replace_any(g, true);
-		break;
-	case 3:
-		(void)rig_pull(g); /* or there was none to spare */
-		break;
-	case 4:
-		err = rig_mend(g);
-		break;
-	}
+	if (rng_chance(&g->rng, 1, 2))
+		err = check_all(run);
 	if (!err)
-		rig_faults(g); /* while rebuilding and scrubbing */
+		err = mount_all(run);
+	if (!err)
+		err = judge(run);
+	if (!err && rng_chance(&g->rng, 1, 4))
+		err = rig_check(g);
 	return err;
 }
 
-static void one_round(struct run *run)
+static void work(void *arg)
 {
-	struct rig *g = &run->rig;
+	struct run *run = arg;
+	struct rng *r = &run->rig.rng;
 	struct work *w = &run->work;
-	uint64_t before = world_points(g->world, POINT_CHANGES), age_ns;
 
-	g->stats.rounds++;
-	rig_crash_soon(g, run->points * 5 / 4);
-	rig_say(g, "working");
-	w->idle = rng_chance(&g->rng, 1, 4);
-	w->big = rng_chance(&g->rng, 1, 5);
-	w->sync_percent = (unsigned)rng_range(&g->rng, 1, 20);
+	w->idle = rng_chance(r, 1, 4);
+	w->big = rng_chance(r, 1, 5);
+	w->sync_percent = (unsigned)rng_range(r, 1, 20);
 	work_start(w, run->ops / w->worker_count + 1);
-	(void)meddle(run);
-	rig_join(g);
-	run->points = world_points(g->world, POINT_CHANGES) - before;
-	if (!world_crashed(g->world) && rng_chance(&g->rng, 1, 3)) {
-		if (!unmount_all(run)) {
-			rig_crash_off(g);
-			g->stats.remounts++;
-			model_synced(&w->model, model_tick(&w->model));
-			if (rng_chance(&g->rng, 1, 3))
-				rig_damage(g);
-			rig_return(g);
-			come_back(run);
-			return;
-		}
-	}
-	world_crash(g->world);
-	age_ns = g->slow ? AGE_SLOW_NS : AGE_NS;
+}
+
+static void closed(void *arg)
+{
+	struct run *run = arg;
+
+	model_synced(&run->work.model, model_tick(&run->work.model));
+}
+
+static void cut(void *arg)
+{
+	struct run *run = arg;
+	struct rig *g = &run->rig;
+	uint64_t age_ns = g->slow ? AGE_SLOW_NS : AGE_NS;
+
 	if (world_crash_ns(g->world) > age_ns)
-		model_aged(&w->model, world_crash_ns(g->world) - age_ns);
-	rig_bury(g);
-	rig_return(g);
-	rig_lose(g, RIG_MEMBERS_MAX);
-	if (rng_chance(&g->rng, 1, 6))
-		rig_damage(g);
-	come_back(run);
+		model_aged(&run->work.model, world_crash_ns(g->world) - age_ns);
 }
 
-/* The last round of some runs: more goes wrong than the level tolerates. */
-static bool bad_round(struct run *run)
+static int last(void *arg)
 {
-	struct rig *g = &run->rig;
-	struct work *w = &run->work;
-	bool freeze = rig_fault_chance(g, FAULT_FREEZE, 1, 8);
+	struct run *run = arg;
 
-	if (!freeze && !rig_fault_chance(g, FAULT_BEYOND, 1, 12))
-		return false;
-	rig_say(g, "failing");
-	rig_crash_off(g);
-	if (freeze && rig_mend(g))
-		rig_fail(g, "crashed without being asked to");
-	g->beyond = true;
-	work_start(w, run->ops / w->worker_count + 1);
-	co_sleep_ns(rng_below(&g->fault_rng, 100 * NS_PER_MS));
-	if (freeze)
-		rig_freeze(g);
-	else
-		rig_faults_beyond(g);
-	rig_join(g);
-	world_crash(g->world);
-	rig_bury(g);
-	if (!freeze)
-		return true;
-	rig_thaw(g);
-	come_back(run);
-	return false;
-}
-
-static void last_round(struct run *run)
-{
-	struct rig *g = &run->rig;
-	struct raid_job_info job;
-
-	g->faults_off = true;
-	rig_crash_off(g);
-	if (rig_mend(g) || rig_scrub(g, &job))
-		rig_fail(g, "crashed without being asked to");
-	rig_must(g, !job.found, "the second scrub found %llu", (unsigned long long)job.found);
 	if (judge(run) || unmount_all(run) || check_all(run) || mount_all(run) || judge(run) ||
-	    rig_check(g) || unmount_all(run))
-		rig_fail(g, "crashed without being asked to");
+	    rig_check(&run->rig) || unmount_all(run))
+		return -ENODEV;
+	return 0;
 }
 
 /* A file that only takes up space, so that the rest is a nearly full filesystem. */
@@ -285,8 +193,9 @@ static int make_ballast(struct run *run)
 	return err;
 }
 
-static int start(struct run *run)
+static int make(void *arg)
 {
+	struct run *run = arg;
 	struct rig *g = &run->rig;
 	int err;
 
@@ -315,29 +224,24 @@ static int start(struct run *run)
 	return err;
 }
 
+static const struct round_ops fs_round = {
+    .make = make,
+    .come_back = come_back,
+    .work = work,
+    .close = unmount_all,
+    .closed = closed,
+    .cut = cut,
+    .last = last,
+    .meddle_ns = 200 * NS_PER_MS,
+    .replay_points = 150,
+};
+
 static int run_main(void *arg)
 {
 	struct run *run = arg;
-	struct rig *g = &run->rig;
-	unsigned rounds = g->o->crashes ? g->o->crashes : (unsigned)rng_range(&g->rng, 1, 6);
+	struct round r = {.rig = &run->rig, .ops = &fs_round, .arg = run};
 
-	if (start(run))
-		rig_fail(g, "crashed without being asked to");
-	for (g->round = 1; g->round <= rounds; g->round++) {
-		one_round(run);
-		if (!rng_chance(&g->rng, 1, 4))
-			continue;
-		if (rng_chance(&g->rng, 1, 2))
-			rig_crash_soon(g, 400);
-		if (rig_mend(g)) {
-			rig_bury(g);
-			come_back(run);
-		}
-		rig_crash_off(g);
-	}
-	if (bad_round(run))
-		return 0;
-	last_round(run);
+	round_run_all(&r);
 	return 0;
 }
 
@@ -350,8 +254,9 @@ void fsrun_seed(const struct sim_options *o, struct sim_stats *stats)
 	rig_init(&run->rig, o);
 	run->rig.abandon = abandon_fs;
 	run->rig.abandon_arg = run;
-	run->points = POINTS_START;
-	run->ops = o->ops ? o->ops : (unsigned)rng_range(&run->rig.rng, 20, 500);
+	run->ops = (unsigned)rng_range(&run->rig.rng, 20, 500);
+	if (o->ops)
+		run->ops = o->ops;
 	run->options.dirty_bytes_max =
 	    rng_chance(&run->rig.rng, 1, 2) ? 0 : (1ull << 20) << rng_below(&run->rig.rng, 5);
 	run->options.node_cache_bytes =

@@ -23,6 +23,7 @@
  */
 #include "raidrun.h"
 #include "raid/buf.h"
+#include "round.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,7 +31,6 @@
 #define RUNS_MAX       8
 #define PUT_BLOCKS_MAX 96
 #define ROOT_MAGIC     0x746f6f726d697374ull
-#define POINTS_START   600 /* points of a round, before one was seen */
 #define BUCKETS	       4096
 
 enum event_kind { EVENT_LIVE, EVENT_DEAD, EVENT_WRITE };
@@ -77,7 +77,6 @@ struct run {
 	struct worker workers[WORKERS_MAX];
 	unsigned worker_count, ops;
 	unsigned fill_percent; /* how full the volume is kept */
-	uint64_t points;       /* of the last workload */
 	bool stop;
 	bool open; /* hooks may be called */
 };
@@ -870,47 +869,40 @@ out:
 
 /* ---- rounds ---- */
 
-/* Opens and sees that all is well, through as many crashes as come. */
-static void open_and_compare(struct run *run)
+static int come_back(void *arg)
 {
+	struct run *run = arg;
 	struct rig *g = &run->rig;
+	int err = rig_open(g, 0);
 
-	for (unsigned tries = 0;; tries++) {
-		bool again = tries < 4 && rng_chance(&g->rng, 1, 4);
-		int err;
-
-		if (again)
-			rig_crash_soon(g, 100);
-		rig_faults(g);
-		err = rig_open(g, 0);
-		if (!err) {
-			rig_members_update(g);
-			run->tick_staged = run->tick; /* nothing of ours to stage until it is known
-							 what came back */
-			raid_set_hooks(g->raid, &root_hooks, run);
-			err = raid_start(g->raid);
-			if (err && !world_crashed(g->world))
-				rig_fail(g, "raid_start: %s", strerror(-err));
-		}
-		if (!err)
-			err = compare(run);
-		if (!err && rng_chance(&g->rng, 1, 3))
-			err = rig_check(g);
-		if (!err && !world_crashed(g->world)) {
-			rig_crash_off(g);
-			return;
-		}
-		g->stats.replay_crashes++;
-		rig_bury(g);
-		rig_lose(g, 1);
-	}
+	if (err)
+		return err;
+	rig_members_update(g);
+	run->tick_staged = run->tick; /* nothing of ours to stage until it is known what came back */
+	raid_set_hooks(g->raid, &root_hooks, run);
+	err = raid_start(g->raid);
+	if (err && !rig_excused(g))
+		rig_fail(g, "raid_start: %s", strerror(-err));
+	if (!err)
+		err = compare(run);
+	if (!err && rng_chance(&g->rng, 1, 3))
+		err = rig_check(g);
+	return err;
 }
 
-static void workload_start(struct run *run)
+static int make(void *arg)
 {
+	struct run *run = arg;
+
+	rig_format(&run->rig);
+	return come_back(run);
+}
+
+static void work(void *arg)
+{
+	struct run *run = arg;
 	struct rig *g = &run->rig;
 
-	rig_say(g, "working");
 	run->stop = false;
 	run->fill_percent = (unsigned)rng_range(&g->rng, 10, 100);
 	for (unsigned i = 0; i < run->worker_count; i++) {
@@ -919,141 +911,50 @@ static void workload_start(struct run *run)
 	}
 }
 
-/* What happens besides the work. 0, or an error after a crash. */
-static int meddle(struct run *run)
+static int close_all(void *arg)
 {
-	struct rig *g = &run->rig;
-	int err = 0;
+	struct run *run = arg;
 
-	rig_faults(g);
-	co_sleep_ns(rng_below(&g->rng, 100 * NS_PER_MS));
-	if (world_crashed(g->world))
-		return -ENODEV;
-	switch (rng_below(&g->rng, 8)) {
-	case 0:
-		err = rig_scrub_begin(g);
-		break;
-	case 1:
-		err = rig_replace_any(g, false);
-		break;
-	case 2:
-		err = rig_replace_any(g, true);
-		break;
-	case 3:
-		(void)rig_pull(g); /* or there was none to spare */
-		break;
-	case 4:
-		err = rig_mend(g);
-		break;
-	}
-	if (!err)
-		rig_faults(g); /* while rebuilding and scrubbing */
-	return err;
+	return rig_close(&run->rig);
 }
 
-/* One round: work until the crash or the end of it, then what comes after. */
-static void one_round(struct run *run)
+static void closed(void *arg)
 {
-	struct rig *g = &run->rig;
-	uint64_t before = world_points(g->world, POINT_CHANGES);
+	struct run *run = arg;
 
-	g->stats.rounds++;
-	rig_crash_soon(g, run->points * 5 / 4);
-	workload_start(run);
-	(void)meddle(run); /* an error is a crash, and that is seen below */
-	rig_join(g);
-	run->points = world_points(g->world, POINT_CHANGES) - before;
-	if (!world_crashed(g->world) && rng_chance(&g->rng, 1, 3)) {
-		/* Nothing is under way, and still a crash may come in the end of it. */
-		if (!rig_close(g)) {
-			rig_crash_off(g);
-			g->stats.remounts++;
-			run->floor = MAX(run->floor, run->tick);
-			if (rng_chance(&g->rng, 1, 3))
-				rig_damage(g);
-			rig_return(g);
-			open_and_compare(run);
-			return;
-		}
-	}
-	world_crash(g->world);
-	rig_bury(g);
-	rig_return(g);
-	rig_lose(g, RIG_MEMBERS_MAX);
-	if (rng_chance(&g->rng, 1, 6))
-		rig_damage(g);
-	open_and_compare(run);
-}
-
-/* The last round of some runs: more goes wrong than the level tolerates. */
-static bool bad_round(struct run *run)
-{
-	struct rig *g = &run->rig;
-	bool freeze = rig_fault_chance(g, FAULT_FREEZE, 1, 8);
-
-	if (!freeze && !rig_fault_chance(g, FAULT_BEYOND, 1, 12))
-		return false;
-	rig_crash_off(g);
-	if (freeze && rig_mend(g))
-		rig_fail(g, "crashed without being asked to");
-	g->beyond = true;
-	workload_start(run);
-	co_sleep_ns(rng_below(&g->fault_rng, 60 * NS_PER_MS));
-	if (freeze)
-		rig_freeze(g);
-	else
-		rig_faults_beyond(g);
-	rig_join(g);
-	world_crash(g->world);
-	rig_bury(g);
-	if (!freeze)
-		return true;
-	rig_thaw(g);
-	open_and_compare(run);
-	return false;
-}
-
-/* Everything sound again, twice scrubbed, closed, and looked at without writing. */
-static void last_round(struct run *run)
-{
-	struct rig *g = &run->rig;
-	struct raid_job_info job;
-
-	g->faults_off = true;
-	rig_crash_off(g);
-	if (rig_mend(g) || rig_scrub(g, &job))
-		rig_fail(g, "crashed without being asked to");
-	rig_must(g, !job.found, "the second scrub found %llu", (unsigned long long)job.found);
-	if (compare(run) || rig_check(g) || rig_close(g))
-		rig_fail(g, "crashed without being asked to");
 	run->floor = MAX(run->floor, run->tick);
-	if (rig_open(g, RAID_OPEN_CHECK) || rig_check(g) || compare(run) || rig_close(g))
-		rig_fail(g, "crashed without being asked to");
 }
+
+static int last(void *arg)
+{
+	struct run *run = arg;
+	struct rig *g = &run->rig;
+
+	if (compare(run) || rig_check(g) || rig_close(g))
+		return -ENODEV;
+	closed(run);
+	if (rig_open(g, RAID_OPEN_CHECK) || rig_check(g) || compare(run) || rig_close(g))
+		return -ENODEV;
+	return 0;
+}
+
+static const struct round_ops raid_round = {
+    .make = make,
+    .come_back = come_back,
+    .work = work,
+    .close = close_all,
+    .closed = closed,
+    .last = last,
+    .meddle_ns = 100 * NS_PER_MS,
+    .replay_points = 100,
+};
 
 static int run_main(void *arg)
 {
 	struct run *run = arg;
-	struct rig *g = &run->rig;
-	unsigned rounds = g->o->crashes ? g->o->crashes : (unsigned)rng_range(&g->rng, 1, 6);
+	struct round r = {.rig = &run->rig, .ops = &raid_round, .arg = run};
 
-	rig_format(g);
-	open_and_compare(run);
-	for (g->round = 1; g->round <= rounds; g->round++) {
-		one_round(run);
-		if (rng_chance(&g->rng, 1, 4)) {
-			if (rng_chance(&g->rng, 1, 2))
-				rig_crash_soon(g, 400);
-			if (rig_mend(g)) {
-				rig_bury(g);
-				open_and_compare(run);
-			}
-			rig_crash_off(g);
-		}
-	}
-	if (bad_round(run))
-		return 0;
-	last_round(run);
+	round_run_all(&r);
 	return 0;
 }
 
@@ -1064,9 +965,10 @@ void raidrun_seed(const struct sim_options *o, struct sim_stats *stats)
 	if (!run)
 		abort();
 	rig_init(&run->rig, o);
-	run->points = POINTS_START;
 	run->worker_count = 1 + (unsigned)rng_below(&run->rig.rng, WORKERS_MAX);
-	run->ops = o->ops ? o->ops : (unsigned)rng_range(&run->rig.rng, 20, 400);
+	run->ops = (unsigned)rng_range(&run->rig.rng, 20, 400);
+	if (o->ops)
+		run->ops = o->ops;
 	for (unsigned i = 0; i < WORKERS_MAX; i++) {
 		char name[] = {'w', (char)('0' + i), 0};
 

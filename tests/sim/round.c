@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Rounds.
+ *
+ * A round works until the crash comes or the work is done, and then either closes cleanly or is cut
+ * off. Meanwhile the driver meddles: scrubs, replaces, pulls members, arms faults. Coming back may
+ * be crashed again and again; nothing goes on before what came back has been judged.
+ */
+#include "round.h"
+
+#define POINTS_START	   600 /* of a round, before one was seen */
+#define MEND_POINTS	   400
+#define REPLAY_CRASHES_MAX 4
+
+static void must_not_crash(struct round *r, int err)
+{
+	if (err)
+		rig_fail(r->rig, "crashed without being asked to");
+}
+
+/* From whatever state the members are in, through as many crashes as come. */
+static void come_back(struct round *r)
+{
+	struct rig *g = r->rig;
+
+	for (unsigned tries = 0;; tries++) {
+		int err;
+
+		if (tries < REPLAY_CRASHES_MAX && rng_chance(&g->rng, 1, 4))
+			rig_crash_soon(g, r->ops->replay_points);
+		rig_faults(g);
+		err = r->ops->come_back(r->arg);
+		if (!err && !world_crashed(g->world)) {
+			rig_crash_off(g);
+			return;
+		}
+		g->stats.replay_crashes++;
+		rig_bury(g);
+		rig_lose(g, 1);
+	}
+}
+
+/* What happens besides the work; an error is a crash. */
+static int meddle(struct round *r)
+{
+	struct rig *g = r->rig;
+	int err = 0;
+
+	rig_faults(g);
+	co_sleep_ns(rng_below(&g->rng, r->ops->meddle_ns));
+	if (world_crashed(g->world))
+		return -ENODEV;
+	switch (rng_below(&g->rng, 9)) {
+	case 0:
+		err = rig_scrub_begin(g);
+		break;
+	case 1:
+		err = rig_replace_any(g, false);
+		break;
+	case 2:
+		err = rig_replace_any(g, true);
+		break;
+	case 3:
+		(void)rig_pull(g); /* or there was none to spare */
+		break;
+	case 4:
+		err = rig_mend(g);
+		break;
+	}
+	if (!err)
+		rig_faults(g); /* while rebuilding and scrubbing */
+	return err;
+}
+
+static void one_round(struct round *r)
+{
+	struct rig *g = r->rig;
+	uint64_t before = world_points(g->world, POINT_CHANGES);
+
+	g->stats.rounds++;
+	rig_crash_soon(g, r->points * 5 / 4);
+	rig_say(g, "working");
+	r->ops->work(r->arg);
+	(void)meddle(r); /* an error is a crash, and that is seen below */
+	rig_join(g);
+	r->points = world_points(g->world, POINT_CHANGES) - before;
+	if (!world_crashed(g->world) && rng_chance(&g->rng, 1, 3)) {
+		/* Nothing is under way, and still a crash may come in the end of it. */
+		if (!r->ops->close(r->arg)) {
+			rig_crash_off(g);
+			g->stats.remounts++;
+			r->ops->closed(r->arg);
+			if (rng_chance(&g->rng, 1, 3))
+				rig_damage(g);
+			rig_return(g);
+			come_back(r);
+			return;
+		}
+	}
+	world_crash(g->world);
+	if (r->ops->cut)
+		r->ops->cut(r->arg);
+	rig_bury(g);
+	rig_return(g);
+	rig_lose(g, RIG_MEMBERS_MAX);
+	if (rng_chance(&g->rng, 1, 6))
+		rig_damage(g);
+	come_back(r);
+}
+
+/* The last round of some seeds: more goes wrong than the level tolerates. True: beyond coming back. */
+static bool bad_round(struct round *r)
+{
+	struct rig *g = r->rig;
+	bool freeze = rig_fault_chance(g, FAULT_FREEZE, 1, 8);
+
+	if (!freeze && !rig_fault_chance(g, FAULT_BEYOND, 1, 12))
+		return false;
+	rig_say(g, "failing");
+	rig_crash_off(g);
+	if (freeze)
+		must_not_crash(r, rig_mend(g));
+	g->beyond = true;
+	r->ops->work(r->arg);
+	co_sleep_ns(rng_below(&g->fault_rng, r->ops->meddle_ns / 2));
+	if (freeze)
+		rig_freeze(g);
+	else
+		rig_faults_beyond(g);
+	rig_join(g);
+	world_crash(g->world);
+	rig_bury(g);
+	if (!freeze)
+		return true;
+	rig_thaw(g);
+	come_back(r);
+	return false;
+}
+
+/* Everything sound again, twice scrubbed, closed, and looked at. */
+static void last_round(struct round *r)
+{
+	struct rig *g = r->rig;
+	struct raid_job_info job;
+
+	g->faults_off = true;
+	rig_crash_off(g);
+	must_not_crash(r, rig_mend(g));
+	must_not_crash(r, rig_scrub(g, &job));
+	rig_must(g, !job.found, "the second scrub found %llu", (unsigned long long)job.found);
+	must_not_crash(r, r->ops->last(r->arg));
+}
+
+void round_run_all(struct round *r)
+{
+	struct rig *g = r->rig;
+	unsigned rounds = (unsigned)rng_range(&g->rng, 1, 6);
+
+	if (g->o->crashes)
+		rounds = g->o->crashes;
+	r->points = POINTS_START;
+	must_not_crash(r, r->ops->make(r->arg));
+	for (g->round = 1; g->round <= rounds; g->round++) {
+		one_round(r);
+		if (!rng_chance(&g->rng, 1, 4))
+			continue;
+		if (rng_chance(&g->rng, 1, 2))
+			rig_crash_soon(g, MEND_POINTS);
+		if (rig_mend(g)) {
+			rig_bury(g);
+			come_back(r);
+		}
+		rig_crash_off(g);
+	}
+	if (!bad_round(r))
+		last_round(r);
+}
