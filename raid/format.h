@@ -92,13 +92,17 @@ struct table_head_disk {
 	le32 groups;     /* of data chunks */
 	le32 member_count, chunk_count;
 	le32 flags;
-	le32 reserved0;
+	/* 0 .. 100 plus 1; 0: it was never set */
+	uint8_t rebuild_priority, scrub_priority;
+	le16 reserved0;
 	le64 created_s;  /* wall clock, for people */
 	le64 scrub_cursor;    /* chunk << 32 | row: where an interrupted scrub goes on */
 	le64 scrub_last_end_s; /* wall clock, for people */
 	le64 reserved[4];
 };
 static_assert(sizeof(struct table_head_disk) == 152, "pinned");
+static_assert(offsetof(struct table_head_disk, rebuild_priority) == 92, "pinned");
+#define TABLE_PRIORITY_MAX 100u
 #define TABLE_CLEAN 1u    /* closed cleanly: the journal is empty */
 #define TABLE_SCRUBBING 2u
 

@@ -807,7 +807,7 @@ static int commit_run(struct raid *r)
 
 static int checkpoint_finish(struct raid *r);
 
-int raid_commit(struct raid *r)
+int journal_commit(struct raid *r)
 {
 	struct journal *j = &r->journal;
 	uint64_t target = j->open->seq;
@@ -835,6 +835,17 @@ int raid_commit(struct raid *r)
 	return 0;
 }
 
+int raid_commit(struct raid *r)
+{
+	struct pace_request q;
+	int err;
+
+	walk_foreground_begin(r, &q);
+	err = journal_commit(r);
+	walk_foreground_end(r, &q, PACE_COMMIT);
+	return err;
+}
+
 /* Waits until the open transaction has room for `more` images beside those that others are about to stage. */
 static int throttle(struct raid *r, uint32_t more)
 {
@@ -852,7 +863,7 @@ static int throttle(struct raid *r, uint32_t more)
 		if (bytes + (uint64_t)(j->images_reserved + more) * BLOCK_BYTES <= ring / 8 && !crowded)
 			break;
 		if (commit_helps && (!r->started || r->stopping))
-			(void)raid_commit(r); /* leaves its error in r->error */
+			(void)journal_commit(r); /* leaves its error in r->error */
 		else
 			co_cond_wait(&j->done);
 	}
@@ -934,9 +945,9 @@ int journal_checkpoint(struct raid *r)
 			continue;
 		}
 		j->want_checkpoint = true;
-		(void)raid_commit(r); /* leaves its error in r->error */
+		(void)journal_commit(r); /* leaves its error in r->error */
 	}
-	return r->error ? r->error : raid_commit(r); /* publishes the tail */
+	return r->error ? r->error : journal_commit(r); /* publishes the tail */
 }
 
 /* ---- background ---- */
@@ -949,7 +960,7 @@ static void checkpointer(struct raid *r)
 	while (!r->abandoned) {
 		if (j->checkpointing && !j->finishing && j->durable >= j->captured && !r->error) {
 			if (!checkpoint_finish(r))
-				(void)raid_commit(r); /* publishes the tail; its error stays in r->error */
+				(void)journal_commit(r); /* publishes the tail; its error stays in r->error */
 			continue;
 		}
 		/* One that is captured is finished first: there are jobs that rely on it. */
@@ -980,7 +991,7 @@ static void commit_timer(struct raid *r)
 		if (r->stopping || r->abandoned)
 			break;
 		if (!timed_out || commit_is_due(r))
-			(void)raid_commit(r); /* its error stays in r->error */
+			(void)journal_commit(r); /* its error stays in r->error */
 		if (r->error)
 			co_cond_wake_all(&r->journal.done);
 	}

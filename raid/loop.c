@@ -25,6 +25,8 @@ struct loop {
 	unsigned co_count;
 	bool stopping;
 	bool in_round; /* rounds do not nest */
+	bool in_poll;
+	uint64_t round_ns; /* when the present one began */
 };
 
 /* ---- timers ---- */
@@ -130,12 +132,9 @@ void loop_timer_cancel(struct loop *loop, struct loop_timer *timer)
 static void fire_due(struct loop *loop)
 {
 	uint64_t seq_end = loop->timer_seq;
-	uint64_t now_ns;
 
-	if (!loop->timers)
-		return;
-	now_ns = loop_now_ns(loop);
-	while (loop->timers && loop->timers->due_ns <= now_ns && loop->timers->seq < seq_end) {
+	/* What has become due during the round is not waited for by the poll, and fires in the next one. */
+	while (loop->timers && loop->timers->due_ns <= loop->round_ns && loop->timers->seq < seq_end) {
 		struct loop_timer *timer = loop->timers;
 
 		loop_timer_cancel(loop, timer);
@@ -151,6 +150,7 @@ static void round_run(struct loop *loop)
 
 	assert(!co_self() && !loop->in_round);
 	loop->in_round = true;
+	loop->round_ns = loop_now_ns(loop);
 	list_init(&now);
 	list_splice_tail(&now, &loop->runnable);
 	while (!list_empty(&now)) {
@@ -171,9 +171,9 @@ static void round_poll(struct loop *loop)
 		until_ns = 0;
 	else if (loop->timers)
 		until_ns = loop->timers->due_ns;
-	loop->in_round = true;
+	loop->in_round = loop->in_poll = true;
 	loop->backend->poll(loop->ctx, until_ns);
-	loop->in_round = false;
+	loop->in_round = loop->in_poll = false;
 }
 
 void loop_run(struct loop *loop)
@@ -248,6 +248,11 @@ unsigned loop_co_count(const struct loop *loop)
 uint64_t loop_now_ns(struct loop *loop)
 {
 	return loop->backend->now_ns(loop->ctx);
+}
+
+uint64_t loop_round_ns(struct loop *loop)
+{
+	return loop->in_round && !loop->in_poll ? loop->round_ns : loop_now_ns(loop);
 }
 
 uint64_t loop_random(struct loop *loop)

@@ -36,6 +36,8 @@ struct loop *loop_new(const struct loop_backend *backend, void *ctx);
 void loop_free(struct loop *loop);
 
 uint64_t loop_now_ns(struct loop *loop);
+/* What the clock said when this round began: costs nothing. Between rounds the time now. */
+uint64_t loop_round_ns(struct loop *loop);
 uint64_t loop_random(struct loop *loop);
 
 /* Runs until loop_stop. Each round: everything runnable, due timers, backend poll. */

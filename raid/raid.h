@@ -218,6 +218,7 @@ struct raid_info {
 	unsigned redundancy; /* members that may still be lost without losing data; by the worst chunk */
 	uint64_t chunks_below_target;
 	struct raid_job_info rebuild, scrub;
+	unsigned rebuild_priority, scrub_priority; /* 0 .. RAID_PRIORITY_MAX */
 	int error;
 	bool read_only;
 };
@@ -235,6 +236,15 @@ int raid_replace(struct raid *r, unsigned index, struct dev *dev);
 /* Starts (or continues from the stored cursor), or cancels and keeps the cursor. -EALREADY, -EBUSY while rebuilding. */
 int raid_scrub_start(struct raid *r);
 int raid_scrub_cancel(struct raid *r);
+/*
+ * How much a job takes from requests that come meanwhile, kept with the volume, and in force at once: at 0 the 1/32 slowest of them
+ * may take 1.25 times as long as without it, at 50 (which is so until it is set) twice as long; at 100 it waits for
+ * nobody. It always does at least 4 MiB and 1 MiB more for each point of each member in a second. -EINVAL: more than 100;
+ * -EROFS. Yields.
+ */
+#define RAID_PRIORITY_MAX 100u
+enum raid_job { RAID_JOB_REBUILD, RAID_JOB_SCRUB };
+int raid_set_priority(struct raid *r, enum raid_job job, unsigned priority);
 /* Wait until no rebuild / no scrub runs. Yields. For tests and tools. Returns the job's last_error. */
 int raid_rebuild_wait(struct raid *r);
 int raid_scrub_wait(struct raid *r);

@@ -545,7 +545,7 @@ static int segments_make(struct raid *r, const struct raid_read_run *runs, unsig
 	return 0;
 }
 
-int raid_readv(struct raid *r, const struct raid_read_run *runs, unsigned count)
+static int readv_run(struct raid *r, const struct raid_read_run *runs, unsigned count)
 {
 	unsigned n = 0, max = segments_count(r, runs, count);
 	struct segment *segments = mem_alloc(max * sizeof(*segments));
@@ -578,6 +578,20 @@ int raid_readv(struct raid *r, const struct raid_read_run *runs, unsigned count)
 		page_put_rows(r, pinned[i].chunk, pinned[i].row, pinned[i].count);
 	mem_free(pinned);
 	mem_free(segments);
+	return err;
+}
+
+int raid_readv(struct raid *r, const struct raid_read_run *runs, unsigned count)
+{
+	struct pace_request q;
+	uint64_t blocks = 0;
+	int err;
+
+	for (unsigned i = 0; i < count; i++)
+		blocks += runs[i].count;
+	walk_foreground_begin(r, &q);
+	err = readv_run(r, runs, count);
+	walk_foreground_end(r, &q, blocks < PACE_READ_LARGE_BLOCKS ? PACE_READ : PACE_READ_LARGE);
 	return err;
 }
 

@@ -546,11 +546,13 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 {
 	struct raid_block *sorted = NULL;
 	struct wbatch b = {0};
+	struct pace_request q;
 	unsigned done = 0;
 	int err = r->error;
 
 	if (r->read_only)
 		return -EROFS;
+	walk_foreground_begin(r, &q);
 	if (!err) {
 		sorted = blocks_sorted(r, blocks, count);
 		b.cells = mem_alloc(CELLS_PER_BATCH * sizeof(*b.cells));
@@ -567,5 +569,6 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 	}
 	mem_free(b.cells);
 	mem_free(sorted);
+	walk_foreground_end(r, &q, PACE_WRITE);
 	return err;
 }

@@ -444,8 +444,9 @@ int raid_scrub_cancel(struct raid *r)
 	if (!r->scrub.info.running)
 		return -ENOENT;
 	r->scrub.cancel = true;
-	/* It may be waiting for a rebuild. */
+	/* It may be waiting for a rebuild, or for its turn. */
 	co_cond_wake_all(&r->rebuild.ended);
+	co_cond_wake_all(&r->pace_changed);
 	return 0;
 }
 

@@ -537,6 +537,8 @@ static void encode_head(const struct table *t, unsigned chunk_count, struct tabl
 	    .member_count = to_le32(t->member_count),
 	    .chunk_count = to_le32(chunk_count),
 	    .flags = to_le32(t->flags),
+	    .rebuild_priority = t->rebuild_priority,
+	    .scrub_priority = t->scrub_priority,
 	    .created_s = to_le64(t->created_s),
 	    .scrub_cursor = to_le64(t->scrub_cursor),
 	    .scrub_last_end_s = to_le64(t->scrub_last_end_s),
@@ -671,6 +673,8 @@ static const char *decode_head(struct table *t, const struct table_head_disk *h)
 	t->strip_blocks = from_le32(h->strip_blocks);
 	t->groups = from_le32(h->groups);
 	t->flags = from_le32(h->flags);
+	t->rebuild_priority = h->rebuild_priority;
+	t->scrub_priority = h->scrub_priority;
 	t->created_s = from_le64(h->created_s);
 	t->scrub_cursor = from_le64(h->scrub_cursor);
 	t->scrub_last_end_s = from_le64(h->scrub_last_end_s);
@@ -692,7 +696,9 @@ static const char *decode_head(struct table *t, const struct table_head_disk *h)
 		return "strip size";
 	if (t->flags & ~(TABLE_CLEAN | TABLE_SCRUBBING))
 		return "unknown flags";
-	if (from_le32(h->reserved0) || !is_zero(h->reserved, sizeof(h->reserved)))
+	if (t->rebuild_priority > TABLE_PRIORITY_MAX + 1 || t->scrub_priority > TABLE_PRIORITY_MAX + 1)
+		return "a priority beyond 100";
+	if (from_le16(h->reserved0) || !is_zero(h->reserved, sizeof(h->reserved)))
 		return "reserved bytes of the head";
 	return check_level(t);
 }

@@ -57,6 +57,7 @@ struct table {
 	unsigned level, tolerance, groups;
 	uint32_t strip_blocks;
 	uint32_t flags; /* TABLE_CLEAN ... */
+	uint8_t rebuild_priority, scrub_priority; /* 0 .. 100 plus 1; 0: never set */
 	uint64_t created_s, scrub_cursor, scrub_last_end_s;
 	struct uuid fs;
 	char name[LABEL_NAME_BYTES];
@@ -91,6 +92,12 @@ int table_encode(const struct table *t, void *out, size_t cap, size_t *ret_bytes
 int table_decode(const void *bytes, size_t len, const struct uuid *fs, const char *name, struct table **ret,
 		 const char **ret_why);
 
+/* Of rebuild or scrub, 0 .. 100, of what is stored. */
+#define TABLE_PRIORITY_DEFAULT 50u
+static inline unsigned table_priority(uint8_t stored)
+{
+	return stored ? stored - 1u : TABLE_PRIORITY_DEFAULT;
+}
 struct chunk *table_chunk(const struct table *t, uint32_t number); /* NULL: none */
 /*
  * Adds a chunk in memory on free slices of members that are in service (state ACTIVE with a dev and not being

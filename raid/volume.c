@@ -70,6 +70,7 @@ static int raid_init(struct raid *r)
 	co_cond_init(&r->background_done);
 	co_cond_init(&r->rebuild.ended);
 	co_cond_init(&r->scrub.ended);
+	co_cond_init(&r->pace_changed);
 	co_mutex_init(&r->table_lock);
 	co_mutex_init(&r->rows_turn);
 	co_cond_init(&r->rows_room);
@@ -349,6 +350,8 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 	ret->rebuild = r->rebuild.info;
 	ret->scrub = r->scrub.info;
 	ret->scrub.last_end_s = t->scrub_last_end_s;
+	ret->rebuild_priority = table_priority(t->rebuild_priority);
+	ret->scrub_priority = table_priority(t->scrub_priority);
 	ret->error = r->error;
 	ret->read_only = r->read_only;
 	if (r->error || redundancy < 0)

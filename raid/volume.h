@@ -11,6 +11,7 @@
  *   read.c     verified reading, recovery, healing
  *   health.c   member states
  *   walk.c     rebuild, scrub, check
+ *   pace.c     how fast they may go
  *
  * A *cell* is one group of one row: the unit of parity, of locking and of the choice between the two ways
  * of writing. Locks are taken in ascending order of (chunk, row, group); a holder may wait for I/O and for pages, never for a
@@ -21,6 +22,7 @@
 
 #include "buf.h"
 #include "co.h"
+#include "pace.h"
 #include "page.h"
 #include "parity.h"
 #include "raid.h"
@@ -302,6 +304,8 @@ int journal_init(struct raid *r);
 void journal_exit(struct raid *r);
 /* Empty rings, next transaction is 1: a new epoch begins. */
 void journal_reset(struct raid *r);
+/* raid_commit, by ourselves. Yields. */
+int journal_commit(struct raid *r);
 /* Commits and writes everything home. Yields. */
 int journal_checkpoint(struct raid *r);
 /* Checksums first_sum .. of a row were written directly. Never yields; runs out of memory by r->error. */
@@ -373,6 +377,9 @@ struct job {
 	struct co_cond ended;
 };
 int walk_rebuild_start(struct raid *r);
+/* Between these two a request of the foreground is under way: what it waits is what a job costs it. Never yield. */
+void walk_foreground_begin(struct raid *r, struct pace_request *q);
+void walk_foreground_end(struct raid *r, struct pace_request *q, enum pace_class class);
 void walk_stop(struct raid *r); /* asks all jobs to end; raid_close waits for raid.background */
 
 /* ---- the volume ---- */
@@ -420,6 +427,8 @@ struct raid {
 	bool table_dirty, table_writing;
 
 	struct job rebuild, scrub;
+	struct pace pace;
+	struct co_cond pace_changed; /* who waits for their turn look again */
 	uint64_t read_rotor; /* spreads reads over copies */
 	uint64_t rows_bytes; /* promised */
 	struct co_mutex rows_turn; /* first come, first served, large ones too */

@@ -16,7 +16,8 @@
  * Units. One group of up to ROWS_MAX rows is worked on under one lock; several units are in flight,
  * so that the seeks of one hide behind the transfer of another. Their number and their memory are
  * bounded, and a unit that ends lets everything runnable go first. Rejected: locks over a whole
- * stripe or chunk, which the foreground would wait for.
+ * stripe or chunk, which the foreground would wait for. While there is a foreground the jobs have
+ * less in flight and smaller units: pace.c says when and how large.
  */
 #include "walk.h"
 
@@ -39,8 +40,10 @@ int walk_job_start(struct raid *r, struct job *job, void (*fn)(struct raid *r))
 	job->info = (struct raid_job_info){
 	    .running = true, .started_ns = loop_now_ns(r->loop), .last_end_s = last_end_s};
 	job->cancel = false;
+	pace_job_begin(&r->pace);
 	err = raid_background(r, fn);
 	if (err) {
+		pace_job_end(&r->pace);
 		job->info.running = false;
 		job->info.last_error = err;
 	}
@@ -49,7 +52,7 @@ int walk_job_start(struct raid *r, struct job *job, void (*fn)(struct raid *r))
 
 void walk_job_end(struct raid *r, struct job *job, int err)
 {
-	(void)r;
+	pace_job_end(&r->pace);
 	job->info.running = false;
 	job->info.eta_ns = 0;
 	job->info.last_error = err;
@@ -73,6 +76,7 @@ void walk_stop(struct raid *r)
 	r->rebuild.cancel = r->scrub.cancel = true;
 	co_cond_wake_all(&r->rebuild.ended);
 	co_cond_wake_all(&r->scrub.ended);
+	co_cond_wake_all(&r->pace_changed);
 }
 
 struct chunk *walk_chunk_from(const struct table *t, uint32_t number)
@@ -85,6 +89,28 @@ struct chunk *walk_chunk_from(const struct table *t, uint32_t number)
 			return c;
 	}
 	return NULL;
+}
+
+int raid_set_priority(struct raid *r, enum raid_job job, unsigned priority)
+{
+	uint8_t *stored = job == RAID_JOB_SCRUB ? &r->t->scrub_priority : &r->t->rebuild_priority;
+	int err;
+
+	static_assert(RAID_PRIORITY_MAX == TABLE_PRIORITY_MAX && RAID_PRIORITY_MAX == PACE_PRIORITY_MAX,
+		      "three names for the three sides of it");
+	static_assert(TABLE_PRIORITY_DEFAULT == PACE_BALANCED, "what 0 in the table stands for");
+	if (priority > RAID_PRIORITY_MAX)
+		return -EINVAL;
+	if (r->read_only)
+		return -EROFS;
+	if (r->error)
+		return r->error;
+	*stored = (uint8_t)(priority + 1);
+	co_cond_wake_all(&r->pace_changed);
+	co_mutex_lock(&r->table_lock);
+	err = health_table_write_locked(r);
+	co_mutex_unlock(&r->table_lock);
+	return err;
 }
 
 /* ---- what counts ---- */
@@ -198,12 +224,53 @@ uint64_t walk_lost_report(struct raid *r, struct walk_lost *l)
 
 /* ---- walking ---- */
 
-uint64_t walk_pause_ns(const struct raid *r)
+void walk_foreground_begin(struct raid *r, struct pace_request *q)
 {
-	/* The one place that decides how much a background job holds back; a priority would weigh
-	 * here. */
-	(void)r;
-	return 0;
+	/* While nothing runs there is nothing to ask the clock for. */
+	pace_request_begin(&r->pace, r->pace.jobs ? loop_round_ns(r->loop) : 0, q);
+}
+
+void walk_foreground_end(struct raid *r, struct pace_request *q, enum pace_class class)
+{
+	if (q->counted)
+		pace_request_end(&r->pace, loop_round_ns(r->loop), q, class);
+}
+
+static unsigned walk_priority(const struct walk *w)
+{
+	const struct table *t = w->r->t;
+
+	return table_priority(w->job == &w->r->scrub ? t->scrub_priority : t->rebuild_priority);
+}
+
+/* Lets the foreground go first for as long as the pace says. */
+static void walk_wait_turn(struct walk *w)
+{
+	struct raid *r = w->r;
+	uint64_t wait_ns;
+
+	if (!w->job)
+		return;
+	while (!walk_stopped(r, w->job) &&
+	       (wait_ns = pace_wait_ns(&r->pace, loop_round_ns(r->loop), walk_priority(w))))
+		(void)co_cond_wait_until(&r->pace_changed, loop_round_ns(r->loop) + wait_ns); /* either is fine */
+}
+
+static unsigned walk_unit_rows(const struct walk *w)
+{
+	return w->job ? pace_unit_blocks(&w->r->pace, walk_priority(w), w->unit_rows) : w->unit_rows;
+}
+
+static int walk_unit(struct walk *w, uint64_t row, unsigned count)
+{
+	int err;
+
+	if (!w->job)
+		return w->unit(w, row, count);
+	pace_unit_begin(&w->r->pace, loop_round_ns(w->r->loop), (uint64_t)count * BLOCK_BYTES);
+	err = w->unit(w, row, count);
+	pace_unit_end(&w->r->pace);
+	return err;
 }
 
 static bool unit_in_use(const struct chunk *c, uint64_t row, unsigned count)
@@ -218,19 +285,22 @@ static bool unit_in_use(const struct chunk *c, uint64_t row, unsigned count)
 
 static void walk_work(struct walk *w)
 {
-	while (w->row < w->end && !w->error && !walk_stopped(w->r, w->job)) {
-		uint64_t row = w->row, pause;
-		unsigned count = (unsigned)MIN(w->end - row, w->unit_rows - row % w->unit_rows);
+	for (;;) {
+		uint64_t row;
+		unsigned rows, count;
 		int err = 0;
 
+		/* Before a unit is taken: one that is taken is done, or the walk has an error. */
+		walk_wait_turn(w);
+		if (w->row >= w->end || w->error || walk_stopped(w->r, w->job))
+			break;
+		row = w->row;
+		rows = walk_unit_rows(w);
+		count = (unsigned)MIN(w->end - row, rows - row % rows);
 		w->row += count;
 		if (unit_in_use(w->chunk, row, count)) {
-			err = w->unit(w, row, count);
-			pause = walk_pause_ns(w->r);
-			if (pause)
-				co_sleep_ns(pause);
-			else
-				co_yield ();
+			err = walk_unit(w, row, count);
+			co_yield ();
 		}
 		if (err && !w->error)
 			w->error = err;

@@ -28,8 +28,6 @@ struct walk {
 int walk_rows(struct walk *w);
 /* Whether the job, or everything, is to end. */
 bool walk_stopped(const struct raid *r, const struct job *job);
-/* How long a background unit lets the foreground go first; 0: only what is runnable now. */
-uint64_t walk_pause_ns(const struct raid *r);
 
 /*
  * Whether the content of the slot matters: see walk.c. A chunk whose bitmap cannot be loaded: everything does.

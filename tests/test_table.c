@@ -393,6 +393,8 @@ static void test_round_trip(void **state)
 		}
 		table_chunk_drop(t, t->chunks[1]);
 		t->flags = TABLE_CLEAN;
+		t->rebuild_priority = 101;
+		t->scrub_priority = 1;
 		t->scrub_cursor = 5ull << 32 | 77;
 		t->members[0].state = MEMBER_FAILED;
 		if (s->count > 1)
@@ -404,6 +406,8 @@ static void test_round_trip(void **state)
 		assert_int_equal(u->member_count, t->member_count);
 		assert_int_equal(u->chunk_count, t->chunk_count);
 		assert_int_equal(u->chunk_next, t->chunk_next);
+		assert_int_equal(u->rebuild_priority, 101);
+		assert_int_equal(u->scrub_priority, 1);
 		for (unsigned k = 0; k < t->member_count; k++) {
 			assert_int_equal(u->members[k].slices_free, t->members[k].slices_free);
 			assert_memory_equal(u->members[k].slice_used, t->members[k].slice_used, 30);
@@ -589,7 +593,9 @@ static void test_refused(void **state)
 	refuse32(len, HEAD(chunk_count), 6);
 	refuse32(len, HEAD(chunk_count), UINT32_MAX);
 	refuse32(len, HEAD(flags), 8);
-	refuse32(len, HEAD(reserved0), 1);
+	expect_refused(len, HEAD(rebuild_priority), (uint8_t[]){102}, 1);
+	expect_refused(len, HEAD(scrub_priority), (uint8_t[]){102}, 1);
+	refuse16(len, HEAD(reserved0), 1);
 	refuse64(len, HEAD(reserved), 1);
 	expect_refused(len, MEMBER(1, uuid), bytes + MEMBER(0, uuid), 16);
 	expect_refused(len, MEMBER(1, uuid), (uint8_t[16]){0}, 16);

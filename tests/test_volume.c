@@ -581,6 +581,101 @@ static void test_replace_healthy(void **state)
 	run_levels(do_replace_healthy);
 }
 
+/* ---- the pace ---- */
+
+/* Reads one block after the other until it is told to stop. */
+static void reader_co(void *arg)
+{
+	struct writer *w = arg;
+	char *data = buf_get_wait(BLOCK_BYTES);
+
+	while (!w->stop)
+		assert_int_equal(raid_read(raid, model[rng_below(&rng, model_count)].lba, 1, data), 0);
+	buf_put(data);
+	w->ended = true;
+	co_cond_wake_all(&w->done);
+}
+
+/* Simulated time that a rebuild takes, and how much it does of the new member. */
+static uint64_t rebuild_ns(unsigned old, uint64_t *ret_bytes)
+{
+	uint64_t begin_ns = world_now_ns(world);
+	unsigned fresh = replace(old);
+	struct simdev_stats stats;
+
+	rebuild();
+	simdev_stats(disks[fresh].dev, &stats);
+	*ret_bytes = stats.write_bytes;
+	disks[old].offered = false;
+	return world_now_ns(world) - begin_ns;
+}
+
+/*
+ * With somebody who reads all the time a rebuild at `host` takes longer, and still does its minimum (twice that is allowed for what
+ * is not paced: pages, tables); at `rebuild` it takes what it takes alone, and so it does from the moment at which that is set.
+ */
+static void do_pace(void)
+{
+	uint64_t idle_ns, host_ns, first_ns, bytes;
+	struct writer w = {0};
+
+	format();
+	open_volume();
+	write_blocks(6000);
+	commit();
+	assert_int_equal(info().rebuild_priority, 50);
+	assert_int_equal(info().scrub_priority, 50);
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_REBUILD, 101), -EINVAL);
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_REBUILD, 0), 0);
+	idle_ns = rebuild_ns(0, &bytes);
+	co_cond_init(&w.done);
+	assert_int_equal(co_spawn(loop, reader_co, &w), 0);
+	host_ns = rebuild_ns(1, &bytes);
+	assert_true(host_ns > 3 * idle_ns);
+	assert_true(host_ns < NS_PER_S / 4 + 2 * bytes * NS_PER_S / PACE_RATE_MIN);
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_REBUILD, 100), 0);
+	first_ns = rebuild_ns(2, &bytes);
+	assert_true(first_ns < 2 * idle_ns);
+	/* While it runs. */
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_REBUILD, 0), 0);
+	first_ns = world_now_ns(world);
+	(void)replace(disk_count - 1);
+	co_sleep_ns(idle_ns);
+	assert_true(raid->rebuild.info.running);
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_REBUILD, 100), 0);
+	rebuild();
+	assert_true(world_now_ns(world) - first_ns < 4 * idle_ns);
+	disks[disk_count - 2].offered = false;
+	/* A scrub has its own. */
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_SCRUB, 0), 0);
+	first_ns = world_now_ns(world);
+	assert_int_equal(scrub().found, 0);
+	assert_true(world_now_ns(world) - first_ns > 2 * idle_ns);
+	/* And ends at once when it is asked to. */
+	assert_int_equal(raid_scrub_start(raid), 0);
+	co_sleep_ns(300 * NS_PER_MS);
+	first_ns = world_now_ns(world);
+	assert_int_equal(raid_scrub_cancel(raid), 0);
+	assert_int_equal(raid_scrub_wait(raid), 0);
+	assert_true(world_now_ns(world) - first_ns < 50 * NS_PER_MS);
+	writer_stop(&w);
+	close_volume();
+	assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+	assert_int_equal(info().rebuild_priority, 100);
+	assert_int_equal(info().scrub_priority, 0);
+	assert_int_equal(raid_set_priority(raid, RAID_JOB_SCRUB, 1), -EROFS);
+	close_volume();
+	check_clean();
+}
+
+static void test_pace(void **state)
+{
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		run(do_pace, 5, 5, seed);
+		run(do_pace, 6, 6, seed);
+	}
+}
+
 static void do_returning(void)
 {
 	uint64_t written;
@@ -1208,7 +1303,7 @@ int main(void)
 	    cmocka_unit_test(test_crowd_reads),	   cmocka_unit_test(test_crowd_writes),
 	    cmocka_unit_test(test_page_generations), cmocka_unit_test(test_dropped_slot),
 	    cmocka_unit_test(test_retire_crash),   cmocka_unit_test(test_bad_slices),
-	    cmocka_unit_test(test_meta_many_hands),
+	    cmocka_unit_test(test_meta_many_hands), cmocka_unit_test(test_pace),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -154,6 +154,9 @@ void rig_init(struct rig *g, const struct sim_options *o)
 	co_cond_init(&g->workers_done);
 	rng_fork(&g->rng, "rig", o->seed);
 	rng_fork(&g->fault_rng, "faults", o->seed);
+	rng_fork(&g->priority_rng, "priority", o->seed);
+	for (unsigned i = 0; i < ARRAY_SIZE(g->priority); i++)
+		g->priority[i].acked = g->priority[i].tried = 50;
 
 	g->level =
 	    o->level >= 0 ? (unsigned)o->level : levels[rng_below(&g->rng, ARRAY_SIZE(levels))];
@@ -341,6 +344,26 @@ void rig_format(struct rig *g)
 		rig_fail(g, "crashed without being asked to");
 }
 
+/* What was acknowledged is kept; what was not, may be. */
+static void priority_check(struct rig *g, enum raid_job job, unsigned value, bool lasts)
+{
+	rig_must(g, value == g->priority[job].acked || value == g->priority[job].tried,
+		 "the priority of job %d is %u; it was set to %u, and %u was tried", (int)job, value,
+		 g->priority[job].acked, g->priority[job].tried);
+	/* Looking at it alone does not make it last. */
+	if (lasts)
+		g->priority[job].acked = g->priority[job].tried = value;
+}
+
+static void priorities_check(struct rig *g, bool lasts)
+{
+	struct raid_info info;
+
+	raid_info(g->raid, &info);
+	priority_check(g, RAID_JOB_REBUILD, info.rebuild_priority, lasts);
+	priority_check(g, RAID_JOB_SCRUB, info.scrub_priority, lasts);
+}
+
 int rig_open(struct rig *g, unsigned flags)
 {
 	static const struct raid_options none;
@@ -385,6 +408,8 @@ int rig_open(struct rig *g, unsigned flags)
 		rig_must(g, !simdev_handles(clone), "a copy is used as a member");
 		simdev_free(clone);
 	}
+	if (!err)
+		priorities_check(g, !flags);
 	for (unsigned i = 0; i < g->slot_count && !err && !flags; i++)
 		g->slots[i].renamed = false, g->slots[i].old_is_stale = true;
 	return err;
@@ -1150,6 +1175,26 @@ static int scrub_once(struct rig *g, struct raid_job_info *ret)
 		  (unsigned long long)ret->found, (unsigned long long)ret->repaired,
 		  (unsigned long long)ret->lost);
 	return 0;
+}
+
+int rig_set_priority(struct rig *g)
+{
+	static const unsigned named[] = {0, 50, RAID_PRIORITY_MAX};
+	struct rng *r = &g->priority_rng;
+	enum raid_job job = rng_chance(r, 1, 4) ? RAID_JOB_SCRUB : RAID_JOB_REBUILD;
+	unsigned value = rng_chance(r, 1, 2) ? named[rng_below(r, ARRAY_SIZE(named))]
+					     : (unsigned)rng_range(r, 0, RAID_PRIORITY_MAX);
+	int err;
+
+	if (!rng_chance(r, 1, 2))
+		return 0;
+	g->priority[job].tried = value;
+	err = mend_error(g, raid_set_priority(g->raid, job, value), "raid_set_priority");
+	world_say(g->world, "priority of %s %u: %d", job == RAID_JOB_SCRUB ? "scrub" : "rebuild",
+		  value, err);
+	if (!err)
+		g->priority[job].acked = value;
+	return err;
 }
 
 int rig_scrub_begin(struct rig *g)

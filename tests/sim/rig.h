@@ -92,6 +92,10 @@ struct rig {
 	struct world *world;
 	struct loop *loop;
 	struct rng rng, fault_rng; /* faults have their own: without them a seed is as it was */
+	struct rng priority_rng;
+	struct {
+		unsigned acked, tried;
+	} priority[2]; /* by enum raid_job */
 	struct slot slots[RIG_SPARES_MAX];
 	unsigned slot_count, spare_number;
 	struct raid_format_params format;
@@ -189,6 +193,8 @@ unsigned rig_damage(struct rig *g);
 int rig_mend(struct rig *g);
 /* Replaces a member that is in service by a blank one, not waiting for the rebuild. */
 int rig_replace_any(struct rig *g, bool fail_first);
+/* Another priority for rebuild or scrub, or not. 0, or an error after a crash. */
+int rig_set_priority(struct rig *g);
 /* A scrub that runs on by itself. 0, or an error after a crash. */
 int rig_scrub_begin(struct rig *g);
 /* Scrubs to the end. 0, or an error after a crash. What it found and repaired and lost. */

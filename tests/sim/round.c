@@ -68,6 +68,8 @@ static int meddle(struct round *r)
 		break;
 	}
 	if (!err)
+		err = rig_set_priority(g);
+	if (!err)
 		rig_faults(g); /* while rebuilding and scrubbing */
 	return err;
 }
