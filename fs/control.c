@@ -162,11 +162,12 @@ static json_t *members_json(const struct raid *raid, unsigned count)
 	return a;
 }
 
-static json_t *job_json(const struct raid_job_info *j, uint64_t now_ns)
+static json_t *job_json(const struct raid_job_info *j, unsigned priority, uint64_t now_ns)
 {
 	json_t *o = json_object();
 
 	(void)json_object_set_new(o, "running", json_boolean(j->running));
+	set_u64(o, "priority", priority);
 	set_u64(o, "done_bytes", j->done_blocks * BLOCK_BYTES);
 	set_u64(o, "total_bytes", j->total_blocks * BLOCK_BYTES);
 	set_u64(o, "found", j->found);
@@ -343,8 +344,8 @@ static json_t *answer_status(struct control *c, bool with_geometry)
 	}
 	(void)json_object_set_new(o, "members", members_json(c->raid, i.member_count));
 	(void)json_object_set_new(o, "space", space_json(c->fs, c->raid));
-	(void)json_object_set_new(o, "rebuild", job_json(&i.rebuild, now_ns));
-	(void)json_object_set_new(o, "scrub", job_json(&i.scrub, now_ns));
+	(void)json_object_set_new(o, "rebuild", job_json(&i.rebuild, i.rebuild_priority, now_ns));
+	(void)json_object_set_new(o, "scrub", job_json(&i.scrub, i.scrub_priority, now_ns));
 	explain(c, &i, o);
 	json_t *messages = json_array();
 	log_recent(add_message, messages);
@@ -426,6 +427,37 @@ static json_t *do_scrub_cancel(struct control *c, json_t *request)
 	return r < 0 ? answer_error(r, NULL) : answer_new();
 }
 
+/* Sets it where there is a value, and tells what it is. */
+static json_t *do_priority(struct control *c, json_t *request, enum raid_job job)
+{
+	json_t *value = json_object_get(request, "value");
+	struct raid_info i;
+
+	if (value) {
+		json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
+		if (n < 0 || n > (json_int_t)RAID_PRIORITY_MAX)
+			return answer_error(-EINVAL, "a priority is a number from 0 to 100");
+		int r = raid_set_priority(c->raid, job, (unsigned)n);
+		if (r < 0)
+			return answer_error(r, NULL);
+	}
+	raid_info(c->raid, &i);
+	json_t *answer = answer_new();
+	set_u64(answer, "priority",
+		job == RAID_JOB_SCRUB ? i.scrub_priority : i.rebuild_priority);
+	return answer;
+}
+
+static json_t *do_rebuild_priority(struct control *c, json_t *request)
+{
+	return do_priority(c, request, RAID_JOB_REBUILD);
+}
+
+static json_t *do_scrub_priority(struct control *c, json_t *request)
+{
+	return do_priority(c, request, RAID_JOB_SCRUB);
+}
+
 static json_t *do_sync(struct control *c, json_t *request)
 {
 	int r = fs_sync(c->fs);
@@ -441,6 +473,8 @@ static const struct {
     {"replace", do_replace},
     {"scrub-start", do_scrub_start},
     {"scrub-cancel", do_scrub_cancel},
+    {"rebuild-priority", do_rebuild_priority},
+    {"scrub-priority", do_scrub_priority},
     {"sync", do_sync},
 };
 

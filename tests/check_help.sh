@@ -44,7 +44,7 @@ for page in man/*.8; do
 		bad=1
 	fi
 	if [ "$p" = trussfs ]; then
-		for c in list status info fail replace scrub sync; do
+		for c in list status info fail replace rebuild scrub sync; do
 			grep -qw "$c" /tmp/help.$$ || { echo "FAIL help: $p --help does not name $c"; bad=1; }
 			grep -qE "^\.It (Ic|Cm) $c" "$page" || { echo "FAIL help: $page does not explain $c"; bad=1; }
 		done

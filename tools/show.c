@@ -4,6 +4,7 @@
  */
 #include "show.h"
 #include "args.h"
+#include "raid/raid.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
@@ -14,6 +15,22 @@
 static uint64_t number(const json_t *o, const char *key)
 {
 	return (uint64_t)json_integer_value(json_object_get(o, key));
+}
+
+const struct priority_name priority_names[PRIORITY_NAMES] = {
+    {"host", 0},
+    {"balanced", RAID_PRIORITY_MAX / 2},
+    {"rebuild", RAID_PRIORITY_MAX},
+};
+
+const char *priority_text(unsigned priority, char out[PRIORITY_TEXT_BYTES])
+{
+	for (size_t i = 0; i < PRIORITY_NAMES; i++) {
+		if (priority_names[i].value == priority)
+			return priority_names[i].name;
+	}
+	snprintf(out, PRIORITY_TEXT_BYTES, "%u", priority);
+	return out;
 }
 
 static const char *text(const json_t *o, const char *key)
@@ -138,7 +155,7 @@ void show_status(const json_t *s)
 {
 	const json_t *members = json_object_get(s, "members"), *space = json_object_get(s, "space");
 	uint64_t total = number(space, "total_bytes"), left = number(space, "free_bytes");
-	char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+	char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], p[PRIORITY_TEXT_BYTES], q[PRIORITY_TEXT_BYTES];
 	uint64_t more = number(s, "redundancy");
 
 	printf("State:    %s%s\n", text(s, "state"),
@@ -159,6 +176,9 @@ void show_status(const json_t *s)
 	       number(s, "member_bytes_min"), size_text(number(s, "member_bytes_min"), a));
 	show_job(s, "rebuild");
 	show_job(s, "scrub");
+	printf("Priority: rebuild %s, scrub %s\n",
+	       priority_text((unsigned)number(json_object_get(s, "rebuild"), "priority"), p),
+	       priority_text((unsigned)number(json_object_get(s, "scrub"), "priority"), q));
 	show_messages(json_object_get(s, "messages"));
 	show_list("Happened:", json_object_get(s, "happened"));
 	show_list("Next:    ", json_object_get(s, "next"));

@@ -11,7 +11,7 @@
 #include "fs/log.h"
 #include "print.h"
 #include "probe.h"
-#include "raid/io.h"
+#include "raid/raid.h"
 #include "scan.h"
 #include "show.h"
 #include <fcntl.h>
@@ -51,6 +51,9 @@ static const char usage_text[] =
     "  replace FS OLD NEW         put the device NEW in place of member OLD\n"
     "  scrub start|status|cancel FS\n"
     "                             read and check everything, repair what can be\n"
+    "  rebuild priority FS [VALUE], scrub priority FS [VALUE]\n"
+    "                             how much it takes from other requests: host, balanced,\n"
+    "                             rebuild or 0-100\n"
     "  sync FS                    write everything to the members\n"
     "\n"
     "FS is a mount point, a label or a UUID. A member is given by its index in status,\n"
@@ -480,11 +483,66 @@ static int scrub_end(const struct cli *c, json_t *s)
 	return code;
 }
 
+/* -1: it is none. */
+static int priority_parse(const char *s)
+{
+	char *end;
+
+	for (size_t i = 0; i < PRIORITY_NAMES; i++) {
+		if (!strcmp(s, priority_names[i].name))
+			return (int)priority_names[i].value;
+	}
+	if (*s < '0' || *s > '9')
+		return -1;
+	errno = 0;
+	unsigned long n = strtoul(s, &end, 10);
+	return *end || errno || n > RAID_PRIORITY_MAX ? -1 : (int)n;
+}
+
+/* priority FS [VALUE] of a job. */
+static int cmd_priority(const struct cli *c, const char *op)
+{
+	json_t *request = json_pack("{s:s}", "op", op);
+	char shown[PRIORITY_TEXT_BYTES];
+	struct rundir_entry e;
+
+	if (c->arg_count == 3) {
+		int n = priority_parse(c->args[2]);
+		if (n < 0) {
+			json_decref(request);
+			return fail(EXIT_USAGE, TOOL,
+				    "priority: got \"%s\", expected host, balanced, rebuild or a "
+				    "number from 0 to 100",
+				    c->args[2]);
+		}
+		(void)json_object_set_new(request, "value", json_integer(n));
+	}
+	if (find(c, c->args[1], &e)) {
+		json_decref(request);
+		return EXIT_FAILED;
+	}
+	json_t *answer = ask(c, &e, request);
+	return done(c, answer, "%s",
+		    priority_text((unsigned)json_integer_value(json_object_get(answer, "priority")), shown));
+}
+
+static int cmd_rebuild(const struct cli *c)
+{
+	if (strcmp(c->args[0], "priority") != 0)
+		return fail(EXIT_USAGE, TOOL, "rebuild: got \"%s\", expected priority", c->args[0]);
+	return cmd_priority(c, "rebuild-priority");
+}
+
 static int cmd_scrub(const struct cli *c)
 {
 	const char *verb = c->args[0];
 	struct rundir_entry e;
 
+	if (!strcmp(verb, "priority"))
+		return cmd_priority(c, "scrub-priority");
+	if (c->arg_count != 2)
+		return fail(EXIT_USAGE, TOOL, "scrub %s: got %d arguments, expected: FS", verb,
+			    c->arg_count - 1);
 	if (find(c, c->args[1], &e))
 		return EXIT_FAILED;
 	if (!strcmp(verb, "start")) {
@@ -501,7 +559,8 @@ static int cmd_scrub(const struct cli *c)
 			    e.mount);
 	if (!strcmp(verb, "status"))
 		return scrub_end(c, c->wait ? wait_job(c, &e, "scrub") : ask_op(c, &e, "status"));
-	return fail(EXIT_USAGE, TOOL, "scrub: got \"%s\", expected start, status or cancel", verb);
+	return fail(EXIT_USAGE, TOOL, "scrub: got \"%s\", expected start, status, cancel or priority",
+		    verb);
 }
 
 static int cmd_sync(const struct cli *c)
@@ -532,7 +591,8 @@ static const struct command {
     {"info", 1, MEMBERS_MAX, cmd_info, "FS or MEMBER..."},
     {"fail", 2, 2, cmd_fail, "FS MEMBER"},
     {"replace", 3, 3, cmd_replace, "FS OLD NEW"},
-    {"scrub", 2, 2, cmd_scrub, "start|status|cancel FS"},
+    {"rebuild", 2, 3, cmd_rebuild, "priority FS [VALUE]"},
+    {"scrub", 2, 3, cmd_scrub, "start|status|cancel FS, or priority FS [VALUE]"},
     {"sync", 1, 1, cmd_sync, "FS"},
 };
 

@@ -47,6 +47,25 @@ mount_fs "UUID=$uuid"
 drop_caches
 check "files on other device names" same "$mnt/t" 1 "$files" 200000
 check_eq "state on other device names" "$(status state)" optimal
+# How much a rebuild and a scrub may take: shown, set, refused, and kept.
+priority()
+{
+	timeout 60 "$TRUSSFS_BIN/trussfs" "$1" priority "$mnt" ${2:+"$2"}
+}
+check_eq "priority until it is set" "$(priority rebuild) $(priority scrub)" "balanced balanced"
+check_eq "priority by name" "$(priority rebuild rebuild) $(priority rebuild)" "rebuild rebuild"
+check_eq "priority by number" "$(priority scrub 7) $(priority scrub 0) $(priority scrub)" "7 host host"
+check_eq "priority in status" "$(status rebuild.priority) $(status scrub.priority)" "100 0"
+check_rc "priority in the text of status" 0 "Priority: rebuild rebuild, scrub host" \
+	"$TRUSSFS_BIN/trussfs" status "$mnt"
+for bad in 101 -1 1x '' fast 99999999999999999999 1.5; do
+	check_rc "a priority of '$bad' is refused" 1 "expected host, balanced, rebuild or a number from 0 to 100" \
+		"$TRUSSFS_BIN/trussfs" rebuild priority -- "$mnt" "$bad"
+done
+check_rc "nothing but priority of rebuild" 1 "expected priority" "$TRUSSFS_BIN/trussfs" rebuild start "$mnt"
+umount_fs
+mount_fs "UUID=$uuid"
+check_eq "priorities after a new mount" "$(priority rebuild) $(priority scrub)" "rebuild host"
 # A device goes away for good and a new one takes over.
 make_loop 300M 512
 spare=$ret_loop
