@@ -111,7 +111,7 @@ class Kernel(Contestant):
         with open("/proc/filesystems") as f:
             if self.fs not in f.read().split():
                 raise Missing(f"this kernel has no {self.fs}")
-        devices = self.m.set(self.name)
+        devices = self.m.set(self.name, **self.wants())
         self.push(self.m.drop_set, self.name)
         self.make(devices)
         run("mount", "-t", self.fs, devices[0], self.mnt)
@@ -120,6 +120,9 @@ class Kernel(Contestant):
 
 class Ext4(Kernel):
     fs = "ext4"
+
+    def wants(self):
+        return {"count": 1, "size": 3 * self.file_bytes}
 
     def make(self, devices):
         run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", devices[0])
@@ -132,13 +135,16 @@ class Btrfs(Kernel):
         super().__init__(machine, f"btrfs-{level}")
         self.level = level
 
+    def wants(self):
+        return {}
+
     def make(self, devices):
         run("mkfs.btrfs", "-q", "-f", "-d", f"raid{self.level}", "-m", "raid1c3", *devices)
         run("btrfs", "device", "scan", *devices)
 
 
 class Zfs(Contestant):
-    pool = "trussfsbench"
+    pool = f"trussfsbench{os.getpid()}"
 
     def open(self):
         need("zfs-fuse", "zfs-fuse")
@@ -155,14 +161,34 @@ class Zfs(Contestant):
         if self.process.poll() is not None:
             raise Missing("zfs-fuse ended at once (does another one run?)")
         # It takes no partitions it has not labelled, so links to the devices will not do: the devices as they are.
-        run(have("zpool"), "create", "-f", "-m", self.mnt, self.pool, "raidz2", *devices)
-        self.push(run, have("zpool"), "destroy", "-f", self.pool)
+        run(have("zpool"), "create", "-f", "-o", "cachefile=none", "-m", self.mnt, self.pool, "raidz2", *devices)
+        self.push(self.destroy)
         self.pid = self.process.pid
+
+    def destroy(self):
+        # Busy for a while after its last user.
+        wait_for(lambda: subprocess.run([have("zpool"), "destroy", "-f", self.pool],
+                                        capture_output=True).returncode == 0, "zpool destroy", 30)
 
     def end_daemon(self):
         self.pid = None
         self.process.terminate()
         stop_process(self.process, 20)
+
+
+class RawFsync:
+    """8 KiB written to one member and flushed: what a small durable write costs without any filesystem."""
+    kind = "limit"
+    name = "raw write+flush"
+
+    def __init__(self, machine):
+        self.m = machine
+
+    def start(self):
+        self.devices = self.m.set("fsync", 1)
+
+    def stop(self):
+        self.m.drop_set("fsync")
 
 
 class Bindfs(Contestant):

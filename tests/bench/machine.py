@@ -119,7 +119,7 @@ class Machine:
         self.sets = {}
         self.slots = {}
         self.count = len(args.members) or args.count
-        self.where = None
+        self.where = self.room_item = None
         self.member_bytes = args.member_mib * MIB
         self.bin = self.find_build()
         os.environ["TRUSSFS_RUNDIR"] = os.path.join(self.work, "run")
@@ -139,9 +139,11 @@ class Machine:
 
     # ---- members ----
 
-    def prepare(self, sets):
-        """Room for so many sets at a time; member_bytes is what fits."""
-        a = self.args
+    def prepare_part(self, part):
+        """Room for the sets of a part; member_bytes is what fits."""
+        a, sets = self.args, part.sets
+        if self.room_item:
+            self.cleanup.now(self.room_item)
         if a.members:
             sizes = [int(run("blockdev", "--getsize64", d)) for d in a.members]
             self.member_bytes = (min(sizes) - 2 * MIB) // sets // MIB * MIB
@@ -150,20 +152,20 @@ class Machine:
         if a.disk:
             free = shutil.disk_usage(a.disk).free
             self.where = tempfile.mkdtemp(prefix="trussfs-bench.", dir=a.disk)
-            self.cleanup.push(lambda: shutil.rmtree(self.where, ignore_errors=True))
+            self.room_item = self.cleanup.push(shutil.rmtree, self.where, True)
             room = free // 2
         else:
             self.where = os.path.join(self.work, "members")
-            os.mkdir(self.where)
+            os.makedirs(self.where, exist_ok=True)
             room = int(memory_available() * 0.65)
         fits = room // sets // (self.count + 1) // MIB * MIB
-        self.member_bytes = min(self.member_bytes, fits)
+        self.member_bytes = min(a.member_mib * MIB, fits)
         if self.member_bytes < 256 * MIB:
             raise Failed(f"no room: {sets} sets of {self.count} members of 256 MiB do not fit into {room // MIB} MiB")
         if not a.disk:
             size = sets * (self.count + 1) * self.member_bytes + 64 * MIB
             run("mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "trussfs-bench", self.where)
-            self.cleanup.push(run, "umount", self.where)
+            self.room_item = self.cleanup.push(run, "umount", self.where)
 
     def loop(self, path, size):
         with open(path, "wb") as f:
@@ -185,8 +187,8 @@ class Machine:
         run("wipefs", "-a", node)
         return node, item
 
-    def set(self, name, count=None):
-        """The devices of the set of this name; made when first asked for."""
+    def set(self, name, count=None, size=0):
+        """The devices of the set of this name, of at least the size if they are ours; made when first asked for."""
         if name not in self.sets:
             count = count or self.count
             if self.args.members:
@@ -196,7 +198,7 @@ class Machine:
                 self.slots[free[0]] = name
                 got = [self.partition(d, free[0]) for d in self.args.members[:count]]
             else:
-                got = [self.loop(os.path.join(self.where, f"{name}.{i}"), self.member_bytes) for i in range(count)]
+                got = [self.loop(os.path.join(self.where, f"{name}.{i}"), max(size, self.member_bytes)) for i in range(count)]
             self.sets[name] = got
         return [dev for dev, _ in self.sets[name]]
 

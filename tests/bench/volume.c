@@ -39,7 +39,7 @@ struct options {
 	bool has_load;        /* rebuild and scrub: with this beside them */
 	bool read_only;
 	unsigned missing;     /* the first so many members are left out */
-	unsigned index;
+	const char *member;   /* to fail, to replace: a device of the list */
 	const char *spare;
 	uint64_t fill_bytes;
 	uint64_t page_cache_bytes;
@@ -417,6 +417,21 @@ static bool scrub_over(void *ctx)
 	return !info.scrub.running;
 }
 
+/* Which member the device of the options is; they need not stand in the same order. */
+static int member_of(struct bench *b, unsigned *ret)
+{
+	struct raid_member_info m;
+
+	for (unsigned i = 0; raid_member_info(b->raid, i, &m) == 0; i++) {
+		if (m.present && !strcmp(m.path, b->o.member)) {
+			*ret = i;
+			return 0;
+		}
+	}
+	log_error("%s: not a member", b->o.member);
+	return -ENODEV;
+}
+
 /* Rebuild onto a spare, or scrub; alone or with a load beside it, which lasts as long. */
 static int do_job(struct bench *b, struct load_result *res)
 {
@@ -425,17 +440,20 @@ static int do_job(struct bench *b, struct load_result *res)
 				b->blocks, b};
 	struct raid_info info;
 	struct dev *spare = NULL;
+	unsigned index = 0;
 	char more[200];
 	int e = 0;
 
 	if (rebuild) {
-		e = raid_fail(b->raid, b->o.index);
+		e = member_of(b, &index);
+		if (e == 0)
+			e = raid_fail(b->raid, index);
 		if (e == 0)
 			e = uring_dev_open(b->uring, b->loop, b->o.spare, 0, &spare);
 	}
 	uint64_t start = loop_now_ns(b->loop);
 	if (e == 0)
-		e = rebuild ? raid_replace(b->raid, b->o.index, spare) : raid_scrub_start(b->raid);
+		e = rebuild ? raid_replace(b->raid, index, spare) : raid_scrub_start(b->raid);
 	if (e == 0 && b->o.has_load) {
 		b->o.load.duration_ns = LOOP_NEVER / 2;
 		e = run_load(b, &t, res);
@@ -458,6 +476,7 @@ static int do_volume(struct bench *b, struct load_result *res)
 {
 	struct load_target t = {volume_read, volume_write, volume_finish, NULL, b->blocks, b};
 	uint64_t start = loop_now_ns(b->loop);
+	unsigned index = 0;
 	int e = volume_open(b);
 
 	t.blocks = b->blocks;
@@ -470,7 +489,8 @@ static int do_volume(struct bench *b, struct load_result *res)
 	case WORK_SCRUB:
 		return do_job(b, res);
 	case WORK_FAIL:
-		return raid_fail(b->raid, b->o.index);
+		e = member_of(b, &index);
+		return e ? e : raid_fail(b->raid, index);
 	case WORK_OPEN:
 		printf("{\"seconds\": %.4f}\n", (double)(loop_now_ns(b->loop) - start) / 1e9);
 		return 0;
@@ -513,8 +533,9 @@ static const char usage[] =
     "usage: bench-volume WORK [OPTIONS] DEVICE...\n"
     "  WORK: format, fill, raw, volume, rebuild, scrub, fsync (raw: write + flush of one device), fail, open\n"
     "  -l LEVEL  -t STRIP-BYTES  -f FILL-MIB  -b BLOCK-BYTES  -q DEPTH  -w WRITE-PERCENT  -r (random)\n"
-    "  -s SECONDS  -R RATE  -m MEMBERS-MISSING  -o (read only)  -i INDEX  -S SPARE  -P PAGE-CACHE-MIB\n"
-    "  -z SPAN-MIB (of each raw device)  -x SEED  -L (rebuild, scrub: with that load beside it)\n";
+    "  -s SECONDS  -R RATE  -m MEMBERS-MISSING  -o (read only)  -S SPARE  -P PAGE-CACHE-MIB\n"
+    "  -z SPAN-MIB (of each raw device)  -x SEED  -L (rebuild, scrub: with that load beside it)\n"
+    "  fail and rebuild mean the first device.\n";
 
 static const char *const works[] = {"format", "fill", "raw", "volume", "rebuild", "scrub", "fsync", "fail", "open"};
 
@@ -531,7 +552,7 @@ static bool options_parse(struct options *o, int argc, char **argv)
 		return false;
 	o->work = (enum work)work;
 	optind = 2;
-	while ((c = getopt(argc, argv, "l:t:f:b:q:w:rs:R:m:oi:S:P:z:x:L")) != -1) {
+	while ((c = getopt(argc, argv, "l:t:f:b:q:w:rs:R:m:oS:P:z:x:L")) != -1) {
 		double v = optarg ? atof(optarg) : 0;
 		switch (c) {
 		case 'l': o->level = (int)v; break;
@@ -545,7 +566,6 @@ static bool options_parse(struct options *o, int argc, char **argv)
 		case 'R': o->load.rate = (uint64_t)v; break;
 		case 'm': o->missing = (unsigned)v; break;
 		case 'o': o->read_only = true; break;
-		case 'i': o->index = (unsigned)v; break;
 		case 'S': o->spare = optarg; break;
 		case 'P': o->page_cache_bytes = (uint64_t)(v * (1 << 20)); break;
 		case 'z': o->span_bytes = (uint64_t)(v * (1 << 20)); break;
@@ -554,6 +574,7 @@ static bool options_parse(struct options *o, int argc, char **argv)
 		default: return false;
 		}
 	}
+	o->member = argv[optind];
 	return o->load.op_blocks >= 1 && o->load.op_blocks <= BATCH_BLOCKS && o->load.depth >= 1 &&
 	       o->load.depth <= LOAD_DEPTH_MAX && argc - optind > (int)o->missing && argc - optind <= MEMBERS_MAX &&
 	       (o->work != WORK_REBUILD || o->spare);
