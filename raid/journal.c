@@ -25,9 +25,9 @@
  * An empty transaction writes no record: there is nothing to be lost.
  */
 #include <stdlib.h>
-#include <xxhash.h>
 
 #include "volume.h"
+#include "xxh3.h"
 
 #define COMMIT_NS_DEFAULT (5 * NS_PER_S)
 #define RECORD_IOV_MAX 512u      /* blocks in one I/O of a record */

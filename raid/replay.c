@@ -18,9 +18,9 @@
  * A member that is named by a durable record and does not have it has lost flushed data, and is counted.
  */
 #include <stdlib.h>
-#include <xxhash.h>
 
 #include "volume.h"
+#include "xxh3.h"
 
 #define SCAN_BYTES (1u << 20)
 
