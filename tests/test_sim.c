@@ -480,6 +480,154 @@ static void test_faults(void **state)
 	end();
 }
 
+static unsigned sectors_with(uint8_t fill, unsigned block, unsigned blocks)
+{
+	unsigned n = 0;
+
+	for (unsigned at = 0; at < blocks * BLOCK_BYTES; at += 512)
+		n += peek_byte(block * BLOCK_BYTES + at) == fill;
+	return n;
+}
+
+/* Short I/O comes whole in the end, in two pieces that a crash can fall between; or it makes no progress. */
+static void test_short(void **state)
+{
+	uint8_t data[4 * BLOCK_BYTES];
+	unsigned between = 0;
+	struct dev *dev;
+
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct simdev_params p = {.size_bytes = DEV_BYTES, .sector_bytes = 512, .crash_keep = 50};
+		unsigned n;
+
+		begin(seed, &p);
+		dev = simdev_open(member);
+		assert_int_equal(do_write(dev, 0, 4, 1), 0);
+		simdev_fault(member, &(struct simfault){.kind = SIMFAULT_SHORT, .count = 2});
+		assert_int_equal(do_write(dev, 0, 4, 2), 0);
+		assert_int_equal(sectors_with(2, 0, 4), 32);
+		assert_int_equal(do_read(dev, 0, 4, data), 0);
+		for (unsigned i = 0; i < sizeof(data); i++)
+			assert_int_equal(data[i], 2);
+		assert_int_equal(simdev_faults_hit(member), 2);
+
+		simdev_fault(member,
+			     &(struct simfault){.kind = SIMFAULT_SHORT, .count = 1, .param = 1});
+		assert_int_equal(do_write(dev, 0, 4, 3), -EIO);
+		n = sectors_with(3, 0, 4);
+		assert_in_range(n, 1, 31);
+		assert_int_equal(peek_byte(n * 512 - 1), 3); /* from the front */
+		between += n % 8 != 0;
+		dev_close(dev);
+		end();
+	}
+	assert_in_range(between, 20, 40);
+}
+
+/* A drive that forgets its cache and says nothing. */
+static void test_reset(void **state)
+{
+	unsigned kept = 0;
+
+	for (uint64_t seed = 1; seed <= 30; seed++) {
+		struct dev *dev;
+
+		begin(seed, NULL);
+		dev = simdev_open(member);
+		assert_int_equal(do_write(dev, 0, 1, 1), 0);
+		assert_int_equal(do_flush(dev), 0);
+		assert_int_equal(do_write(dev, 0, 1, 2), 0);
+		simdev_fault(member, &(struct simfault){.kind = SIMFAULT_RESET, .count = 1});
+		assert_int_equal(do_write(dev, 1, 1, 7), 0);
+		assert_int_equal(simdev_pending_blocks(member), 1);
+		assert_int_equal(do_flush(dev), 0);
+		assert_int_equal(sectors_with(1, 0, 1) + sectors_with(2, 0, 1), 8);
+		assert_int_equal(sectors_with(7, 1, 1), 8);
+		kept += sectors_with(2, 0, 1);
+		dev_close(dev);
+		end();
+	}
+	assert_in_range(kept, 1, 30 * 8 - 1);
+}
+
+static uint8_t hits[8];
+
+static void count_hit(void *arg, struct simdev *d, uint8_t tag)
+{
+	assert_ptr_equal(arg, hits);
+	assert_ptr_equal(d, member);
+	hits[tag]++;
+}
+
+/* What happens to the member with the n-th I/O, and who is told. */
+static void test_member_faults(void **state)
+{
+	struct dev *dev;
+
+	memset(hits, 0, sizeof(hits));
+	begin(11, NULL);
+	simdev_on_hit(member, count_hit, hits);
+	dev = simdev_open(member);
+	assert_int_equal(do_write(dev, 0, 8, 1), 0);
+
+	simdev_fault(member, &(struct simfault){.kind = SIMFAULT_READ_ONLY, .skip = 1, .count = 1, .tag = 1});
+	assert_int_equal(do_write(dev, 0, 1, 2), 0);
+	assert_int_equal(do_write(dev, 0, 1, 3), -EIO);
+	assert_int_equal(do_write(dev, 0, 1, 4), -EIO);
+	assert_int_equal(do_read(dev, 0, 1, NULL), 0);
+	assert_int_equal(peek_byte(0), 2);
+	simdev_set_read_only(member, false);
+
+	simdev_mark(member, 3 * BLOCK_BYTES, 2);
+	assert_int_equal(do_read(dev, 2, 2, NULL), 0);
+	assert_int_equal(do_write(dev, 3, 1, 5), 0);
+	assert_int_equal(do_read(dev, 2, 2, NULL), 0);
+	assert_int_equal(hits[2], 1);
+
+	simdev_fault(member, &(struct simfault){.kind = SIMFAULT_SHRINK,
+						.count = 1,
+						.param = 6 * BLOCK_BYTES,
+						.tag = 3});
+	assert_int_equal(do_read(dev, 4, 4, NULL), -ENODEV);
+	assert_int_equal(do_read(dev, 4, 2, NULL), 0);
+	assert_int_equal(do_write(dev, 5, 2, 9), -ENODEV);
+	assert_int_equal(do_write(dev, 5, 1, 9), 0);
+	dev_close(dev);
+	dev = simdev_open(member);
+	assert_int_equal(dev->size_bytes, 6 * BLOCK_BYTES);
+
+	simdev_fault(member, &(struct simfault){.kind = SIMFAULT_VANISH, .count = 1, .param = 1, .tag = 4});
+	assert_int_equal(do_read(dev, 0, 1, NULL), -ENODEV);
+	assert_true(simdev_is_gone(member));
+	assert_int_equal(simdev_pending_blocks(member), 0);
+	simdev_return(member);
+	dev_close(dev);
+	for (unsigned tag = 1; tag <= 4; tag++)
+		assert_int_equal(hits[tag], 1);
+	end();
+}
+
+/* A hang that ends by itself, after the deadline: the write arrives long after its submitter was told. */
+static void test_hang_lets_go(void **state)
+{
+	struct dev *dev;
+
+	begin(12, NULL);
+	dev = simdev_open(member);
+	assert_int_equal(do_write(dev, 0, 1, 1), 0);
+	simdev_fault(member, &(struct simfault){.kind = SIMFAULT_HANG,
+						.count = 1,
+						.param = IO_DEADLINE_NS_DEFAULT + NS_PER_S});
+	assert_int_equal(do_write(dev, 0, 1, 2), -ETIMEDOUT);
+	assert_int_equal(peek_byte(0), 1);
+	assert_int_not_equal(buf_pool_used_bytes(), 0); /* the device holds on to it */
+	for (unsigned i = 0; i < 100000 && peek_byte(0) == 1; i++)
+		assert_int_equal(do_read(dev, 1, 1, NULL), 0);
+	assert_int_equal(peek_byte(0), 2);
+	dev_close(dev);
+	end();
+}
+
 static void test_clone(void **state)
 {
 	struct simdev *copy;
@@ -648,6 +796,10 @@ int main(void)
 	    cmocka_unit_test(test_crash_points),
 	    cmocka_unit_test(test_deadline),
 	    cmocka_unit_test(test_faults),
+	    cmocka_unit_test(test_short),
+	    cmocka_unit_test(test_reset),
+	    cmocka_unit_test(test_member_faults),
+	    cmocka_unit_test(test_hang_lets_go),
 	    cmocka_unit_test(test_clone),
 	    cmocka_unit_test(test_poke),
 	    cmocka_unit_test(test_determinism),

@@ -30,6 +30,13 @@ struct worker {
 	unsigned seeds; /* it has been given */
 };
 
+const char *sim_command(void)
+{
+	const char *command = getenv("TRUSSFS_SIM_COMMAND"); /* tests/sim/run sets it */
+
+	return command ? command : "trussfs-sim";
+}
+
 double farm_seconds(void)
 {
 	struct timespec t;

@@ -15,6 +15,8 @@
  * What returned so long before the crash must be there: the commit timer takes 5 s at most, and the
  * writing itself some more.
  */
+#define BALLAST_WRITE_BYTES (256u << 10)
+#define BALLAST_BYTES_MAX   (160ull << 20) /* that are written; more is only reserved */
 #define AGE_NS (12 * NS_PER_S)
 /* The same where members hang: each step may cost a deadline, and each member one. */
 #define AGE_SLOW_NS (90 * NS_PER_S)
@@ -52,9 +54,12 @@ static int mount_all(struct run *run)
 		return err;
 	rig_members_update(g);
 	rig_say(g, "mounting");
+	g->phase = PHASE_MOUNT;
 	err = done(run, fs_mount(g->raid, &run->options, &run->work.fs), "fs_mount");
 	if (err)
 		run->work.fs = NULL;
+	else
+		g->phase = PHASE_WORK;
 	return err;
 }
 
@@ -64,6 +69,7 @@ static int unmount_all(void *arg)
 	int err;
 
 	rig_say(&run->rig, "unmounting");
+	run->rig.phase = PHASE_CLOSE;
 	err = fs_unmount(run->work.fs);
 	run->work.fs = NULL;
 	if (done(run, err, "fs_unmount"))
@@ -165,15 +171,47 @@ static int last(void *arg)
 	return 0;
 }
 
+static void space(void *arg, uint64_t *ret_free, uint64_t *ret_all)
+{
+	struct run *run = arg;
+	struct fs_stat st;
+
+	if (!run->work.fs)
+		return;
+	fs_statfs(run->work.fs, &st);
+	*ret_free = st.blocks_avail;
+	*ret_all = st.blocks;
+}
+
+/* Written, not only promised: then clean rows are rare, and shared ones are the rule. */
+static int ballast_write(struct run *run, uint64_t ino, uint64_t bytes)
+{
+	uint8_t *data = malloc(BALLAST_WRITE_BYTES);
+	int err = 0;
+
+	if (!data)
+		abort();
+	rng_fill(&run->rig.rng, data, BALLAST_WRITE_BYTES);
+	for (uint64_t off = 0; off < bytes && !err; off += BALLAST_WRITE_BYTES) {
+		size_t n = MIN(bytes - off, (uint64_t)BALLAST_WRITE_BYTES);
+
+		err = fs_write(run->work.fs, ino, off, data, n, false);
+	}
+	free(data);
+	return err == -ENOSPC ? 0 : err;
+}
+
 /* A file that only takes up space, so that the rest is a nearly full filesystem. */
 static int make_ballast(struct run *run)
 {
+	static const uint64_t most[] = {64, 512, 3000};
 	static const struct fs_cred cred;
 	struct fs *fs = run->work.fs;
 	struct rig *g = &run->rig;
 	struct fs_attr dir, attr;
 	struct fs_stat st;
-	uint64_t spare = rng_range(&g->rng, 256, 3000);
+	uint64_t spare = rng_below(&g->rng, most[rng_below(&g->rng, ARRAY_SIZE(most))]), bytes;
+	bool written = rng_chance(&g->rng, 1, 2);
 	int err;
 
 	fs_statfs(fs, &st);
@@ -186,9 +224,13 @@ static int make_ballast(struct run *run)
 	fs_unref(fs, dir.ino, 1);
 	if (err)
 		return err;
-	err = fs_fallocate(fs, attr.ino, 0, 0, (st.blocks_avail - spare) * BLOCK_BYTES);
-	world_say(g->world, "ballast of %llu blocks: %d",
-		  (unsigned long long)(st.blocks_avail - spare), err);
+	bytes = (st.blocks_avail - spare) * BLOCK_BYTES;
+	if (written && bytes <= BALLAST_BYTES_MAX)
+		err = ballast_write(run, attr.ino, bytes);
+	else
+		err = fs_fallocate(fs, attr.ino, 0, 0, bytes);
+	world_tell(g->world, "ballast of %llu blocks: %d",
+		   (unsigned long long)(st.blocks_avail - spare), err);
 	fs_unref(fs, attr.ino, 1);
 	return err;
 }
@@ -202,6 +244,11 @@ static int make(void *arg)
 	rig_format(g);
 	err = rig_open(g, 0);
 	rig_say(g, "making the filesystem");
+	g->phase = PHASE_FORMAT;
+	if (!err) {
+		rig_members_update(g);
+		rig_faults_soon(g);
+	}
 	if (!err)
 		err = done(run, fs_format(g->raid), "fs_format");
 	if (!err)
@@ -210,7 +257,7 @@ static int make(void *arg)
 		err = mount_all(run);
 	if (!err)
 		err = work_make_homes(&run->work);
-	if (!err && rng_chance(&g->rng, 1, 4)) {
+	if (!err && rng_chance(&g->rng, 1, g->small ? 2 : 8)) {
 		struct model found;
 
 		err = done(run, make_ballast(run), "making the ballast");
@@ -254,6 +301,7 @@ void fsrun_seed(const struct sim_options *o, struct sim_stats *stats)
 	rig_init(&run->rig, o);
 	run->rig.abandon = abandon_fs;
 	run->rig.abandon_arg = run;
+	run->rig.space = space;
 	run->ops = (unsigned)rng_range(&run->rig.rng, 20, 500);
 	if (o->ops)
 		run->ops = o->ops;

@@ -32,6 +32,7 @@
 #define PUT_BLOCKS_MAX 96
 #define ROOT_MAGIC     0x746f6f726d697374ull
 #define BUCKETS	       4096
+#define PREFILL_BLOCKS_MAX 40000
 
 enum event_kind { EVENT_LIVE, EVENT_DEAD, EVENT_WRITE };
 struct event {
@@ -304,8 +305,8 @@ static int op_commit(struct worker *w)
 	uint64_t tick = w->run->tick;
 	int err = op_error(w, raid_commit(w->run->rig.raid), "raid_commit");
 
-	world_say(w->run->rig.world, "w%u committed tick %llu: %d", w->number,
-		  (unsigned long long)tick, err);
+	world_tell(w->run->rig.world, "w%u.%u committed tick %llu: %d", w->number,
+		   w->run->rig.turns[SKIP_WORKER + w->number] - 1, (unsigned long long)tick, err);
 
 	if (!err)
 		floor_raise(w->run, tick);
@@ -349,15 +350,15 @@ static void say_blocks(struct worker *w, const char *what, struct block **list, 
 	char text[200];
 	int n = 0;
 
-	if (!world_is_verbose(w->run->rig.world))
+	if (!world_tells(w->run->rig.world))
 		return;
 	text[0] = 0;
 	for (unsigned i = 0; i < count && n < (int)sizeof(text) - 40; i++)
 		n += snprintf(text + n, sizeof(text) - (size_t)n, " %llx(%llu)",
 			      (unsigned long long)list[i]->lba,
 			      (unsigned long long)list[i]->version_issued);
-	world_say(w->run->rig.world, "w%u %s, tick %llu, %u blocks:%s", w->number, what,
-		  (unsigned long long)w->run->tick, count, text);
+	world_tell(w->run->rig.world, "w%u.%u %s, tick %llu, %u blocks:%s", w->number,
+		   w->run->rig.turns[SKIP_WORKER + w->number] - 1, what, (unsigned long long)w->run->tick, count, text);
 }
 
 /* Stages the death of some blocks; part of a group that must not yield. */
@@ -462,6 +463,7 @@ static int op_put(struct worker *w)
 		return err;
 	err = raid_alloc_data(r, want, flags, runs, RUNS_MAX, &run_count);
 	if (err == -ENOSPC) {
+		run->rig.was_full = true;
 		/* P6: a full volume can always free and commit. */
 		err = op_kill(w, PUT_BLOCKS_MAX);
 		return err ? err : op_commit(w);
@@ -688,9 +690,12 @@ static void worker_main(void *arg)
 	int err = 0;
 
 	while (!err && w->ops_left && !run->stop && !world_crashed(run->rig.world)) {
-		unsigned x = (unsigned)rng_below(&w->rng, 100);
+		unsigned x;
 
 		w->ops_left--;
+		if (!rig_turn(&run->rig, SKIP_WORKER + w->number, &w->rng))
+			continue;
+		x = (unsigned)rng_below(&w->rng, 100);
 		run->rig.stats.ops++;
 		if (x < 30)
 			err = op_put(w);
@@ -883,6 +888,7 @@ static int come_back(void *arg)
 	err = raid_start(g->raid);
 	if (err && !rig_excused(g))
 		rig_fail(g, "raid_start: %s", strerror(-err));
+	g->phase = PHASE_WORK;
 	if (!err)
 		err = compare(run);
 	if (!err && rng_chance(&g->rng, 1, 3))
@@ -890,12 +896,31 @@ static int come_back(void *arg)
 	return err;
 }
 
+/* A volume that is full from the first round on. */
+static int prefill(struct run *run)
+{
+	struct worker *w = &run->workers[0];
+	struct raid_space space;
+	int err = 0;
+
+	raid_space(run->rig.raid, &space);
+	if (!run->rig.small || space.data_total + space.data_potential > PREFILL_BLOCKS_MAX ||
+	    rng_chance(&run->rig.rng, 1, 2))
+		return 0;
+	run->fill_percent = (unsigned)rng_range(&run->rig.rng, 92, 100);
+	for (unsigned i = 0; i < PREFILL_BLOCKS_MAX && !err && !too_full(w) && !run->rig.was_full; i++)
+		err = op_put(w);
+	return err ? err : op_commit(w);
+}
+
 static int make(void *arg)
 {
 	struct run *run = arg;
+	int err;
 
 	rig_format(&run->rig);
-	return come_back(run);
+	err = come_back(run);
+	return err ? err : prefill(run);
 }
 
 static void work(void *arg)
@@ -904,7 +929,7 @@ static void work(void *arg)
 	struct rig *g = &run->rig;
 
 	run->stop = false;
-	run->fill_percent = (unsigned)rng_range(&g->rng, 10, 100);
+	run->fill_percent = (unsigned)rng_range(&g->rng, rng_chance(&g->rng, 1, 3) ? 95 : 10, 100);
 	for (unsigned i = 0; i < run->worker_count; i++) {
 		run->workers[i].ops_left = run->ops / run->worker_count + 1;
 		rig_must(g, !rig_spawn(g, worker_main, &run->workers[i]), "no memory");

@@ -12,6 +12,7 @@
 #include "raid/co.h"
 #include "raid/raid.h"
 #include "simdev.h"
+#include "skip.h"
 #include "world.h"
 
 /* What may go wrong with a member besides being lost, as --faults names it. */
@@ -19,16 +20,22 @@ enum rig_fault {
 	FAULT_EIO_READ,	   /* a few, or for good; of some blocks or all */
 	FAULT_EIO_WRITE,
 	FAULT_EIO_FLUSH,
-	FAULT_LOST,	   /* a write, or a day of them */
+	FAULT_SHORT,	   /* comes in two pieces: nobody may come to harm */
+	FAULT_LOST,	   /* some writes */
+	FAULT_DAY,	   /* all writes until the faults end, with flushes that say all is well */
 	FAULT_MISDIRECTED,
 	FAULT_DUPLICATE,
 	FAULT_TORN,
 	FAULT_LIE,	   /* flushes do nothing: for the crash to show */
+	FAULT_RESET,	   /* the cache is forgotten, though the flush after it says all is well */
 	FAULT_ROT_READ,
-	FAULT_HANG,	   /* for good, or until the next opening */
+	FAULT_HANG,	   /* for good, until the next opening, or for longer than the deadline */
 	FAULT_DELAY,	   /* within the deadline: nobody may come to harm */
 	FAULT_READ_ONLY,
-	FAULT_DAMAGE,	   /* blocks zeroed, garbled and rotten while in use */
+	FAULT_VANISH,
+	FAULT_SHRINK,	   /* ends early from now on, and at the next opening */
+	FAULT_DAMAGE,	   /* blocks garbled and rotten while in use */
+	FAULT_ZERO,	   /* blocks zeroed */
 	FAULT_CLONE,	   /* a copy is offered with the original */
 	FAULT_RENAME,	   /* comes back under another name */
 	FAULT_STALE,	   /* an old copy is put back */
@@ -41,6 +48,25 @@ extern const char *const rig_fault_names[FAULT_KINDS];
 bool rig_faults_parse(const char *list, uint32_t *ret);
 #define RIG_FAULTS_DEFAULT ((1u << FAULT_KINDS) - 1)
 
+/* What the volume is doing when a fault hits; several of those between mounting and unmounting at once. */
+enum rig_state {
+	STATE_FORMATTING, /* mkfs of volume and filesystem */
+	STATE_MOUNTING,	  /* opening what was closed, and the filesystem on it */
+	STATE_REPLAYING,  /* opening what was cut off */
+	STATE_HEALTHY,	  /* none of those that follow */
+	STATE_DEGRADED_1, /* a member is out of service */
+	STATE_DEGRADED_2, /* more than one */
+	STATE_REBUILDING,
+	STATE_SCRUBBING,
+	STATE_NEARLY_FULL, /* less than a tenth is free */
+	STATE_FULL,	   /* next to nothing is free, or somebody has just been told so */
+	STATE_UNMOUNTING,
+	RIG_STATES,
+};
+extern const char *const rig_state_names[RIG_STATES];
+/* False: cannot happen, and why. */
+bool rig_hit_possible(enum rig_fault kind, enum rig_state state, const char **ret_why);
+
 struct sim_options {
 	uint64_t seed;
 	uint32_t faults; /* bits of enum rig_fault */
@@ -51,13 +77,25 @@ struct sim_options {
 	unsigned crashes; /* rounds; 0: drawn */
 	bool raid_only, verbose, twice;
 	bool alone;	  /* no other seed: a failure is the end of the report */
-	char replay[256]; /* the command that runs this seed again */
+	bool script;	  /* says what is done, not what comes of it */
+	unsigned salt;	  /* other latencies and crash points for the same seed */
+	const struct skip *skip; /* what is left out; NULL: nothing */
+	struct sim_trail *trail; /* where to leave what happened; NULL: nowhere */
+	const char *replay; /* the command that runs this seed again */
+};
+
+/* What a run leaves for whoever shrinks it, in memory that outlives the process. */
+struct sim_trail {
+	unsigned count[SKIP_CLASSES]; /* of what could have been left out */
+	unsigned round;		      /* of the failure */
+	char failure[256];	      /* its kind: the format of the message */
 };
 
 struct sim_stats {
 	uint64_t rounds, crashes, replay_crashes, ops, lost, rebuilds, scrubs, damages, remounts;
 	uint64_t faults, faults_hit;
 	uint64_t simulated_ns, hash;
+	uint64_t hit[FAULT_KINDS][RIG_STATES];
 };
 /* All but the hash. */
 void sim_stats_add(struct sim_stats *to, const struct sim_stats *s);
@@ -77,6 +115,8 @@ struct slot {
 	bool faulty;  /* has faults armed */
 	bool renamed; /* and not opened since: the volume knows it by its old name */
 	bool frozen;  /* vanished, to be put back */
+	bool shrunk;  /* it is to be replaced: what was at its end is gone for good */
+	uint64_t size_bytes; /* when it was new */
 	struct simdev *old; /* a copy of long ago, or NULL */
 	bool old_is_stale;  /* the volume has been in use since */
 	uint64_t errors; /* what the volume had counted against it when all was well */
@@ -85,6 +125,8 @@ struct slot {
 	bool must_count;
 	uint64_t hits, opening;
 };
+
+enum rig_phase { PHASE_FORMAT, PHASE_OPEN, PHASE_MOUNT, PHASE_WORK, PHASE_CLOSE };
 
 struct rig {
 	const struct sim_options *o;
@@ -105,11 +147,19 @@ struct rig {
 	/* Frees what stands on the volume, before it is abandoned. */
 	void (*abandon)(void *arg);
 	void *abandon_arg;
+	/* Blocks that may still be written, as users see it; NULL: what the volume says. Same arg. */
+	void (*space)(void *arg, uint64_t *ret_free, uint64_t *ret_all);
+	bool small;	    /* members of about the least size, so that filling them is soon done */
 	bool scrub_partial; /* the next scrub may go on from a cursor */
 	bool slow;	    /* something took long, as it may */
 	bool faults_off;    /* the run is about to end well */
 	bool beyond;	    /* more went wrong than is tolerated: errors are right, wrong bytes not */
 	uint64_t openings;
+	enum rig_phase phase; /* callers set MOUNT and WORK */
+	bool after_crash;     /* the next opening replays */
+	bool checking;	      /* opened without writing: it stays so */
+	bool was_full;	      /* somebody was told so in this round */
+	unsigned turns[SKIP_CLASSES];
 	/* coroutines of the workload */
 	unsigned workers;
 	struct co_cond workers_done;
@@ -134,6 +184,14 @@ void rig_exit(struct rig *g);
 
 /* What is being done, for failure messages and the verbose log. */
 void rig_say(struct rig *g, const char *doing);
+
+/*
+ * A generator for the next of its class, which has drawn nothing yet: what one draws does not change what others
+ * get. False: it is to be left out.
+ */
+bool rig_turn(struct rig *g, unsigned class, struct rng *ret);
+/* A fault has hit, now. */
+void rig_hit(struct rig *g, enum rig_fault kind);
 
 /* Blank members, formatted. A crash in it is survived by formatting again. */
 void rig_format(struct rig *g);
@@ -162,11 +220,13 @@ unsigned rig_budget(const struct rig *g);
 /* The volume is closed: takes away up to `max` members that are sound. */
 unsigned rig_lose(struct rig *g, unsigned max);
 /* A member is pulled while the volume runs, if the budget allows. */
-bool rig_pull(struct rig *g);
+bool rig_pull(struct rig *g, struct rng *r);
 /*
  * Perhaps arms a few faults on members within the budget. Any time but within rig_mend.
  */
 void rig_faults(struct rig *g);
+/* The same, to hit with one of the next I/Os: where the state will not last. */
+void rig_faults_soon(struct rig *g);
 /* All faults end; what hung is let go. */
 void rig_faults_end(struct rig *g);
 /* More go wrong than the level tolerates: sets g->beyond. The volume is open. */
@@ -192,7 +252,7 @@ unsigned rig_damage(struct rig *g);
  */
 int rig_mend(struct rig *g);
 /* Replaces a member that is in service by a blank one, not waiting for the rebuild. */
-int rig_replace_any(struct rig *g, bool fail_first);
+int rig_replace_any(struct rig *g, struct rng *r, bool fail_first);
 /* Another priority for rebuild or scrub, or not. 0, or an error after a crash. */
 int rig_set_priority(struct rig *g);
 /* A scrub that runs on by itself. 0, or an error after a crash. */

@@ -28,7 +28,7 @@ static void come_back(struct round *r)
 
 		if (tries < REPLAY_CRASHES_MAX && rng_chance(&g->rng, 1, 4))
 			rig_crash_soon(g, r->ops->replay_points);
-		rig_faults(g);
+		rig_faults_soon(g);
 		err = r->ops->come_back(r->arg);
 		if (!err && !world_crashed(g->world)) {
 			rig_crash_off(g);
@@ -40,37 +40,49 @@ static void come_back(struct round *r)
 	}
 }
 
+static int meddle_once(struct rig *g)
+{
+	struct rng r;
+	bool skip = !rig_turn(g, SKIP_MEDDLE, &r);
+	unsigned what = (unsigned)rng_below(&r, 9);
+
+	if (skip)
+		return 0;
+	if (what < 5)
+		world_tell(g->world, "meddle %u (m%u)", what, g->turns[SKIP_MEDDLE] - 1);
+	switch (what) {
+	case 0:
+		return rig_scrub_begin(g);
+	case 1:
+		return rig_replace_any(g, &r, false);
+	case 2:
+		return rig_replace_any(g, &r, true);
+	case 3:
+		if (rig_pull(g, &r) && rng_chance(&r, 1, 2)) /* or there was none to spare */
+			(void)rig_pull(g, &r);
+		return 0;
+	case 4:
+		return rig_mend(g);
+	default:
+		return 0;
+	}
+}
+
 /* What happens besides the work; an error is a crash. */
 static int meddle(struct round *r)
 {
 	struct rig *g = r->rig;
-	int err = 0;
+	int err;
 
 	rig_faults(g);
 	co_sleep_ns(rng_below(&g->rng, r->ops->meddle_ns));
 	if (world_crashed(g->world))
 		return -ENODEV;
-	switch (rng_below(&g->rng, 9)) {
-	case 0:
-		err = rig_scrub_begin(g);
-		break;
-	case 1:
-		err = rig_replace_any(g, false);
-		break;
-	case 2:
-		err = rig_replace_any(g, true);
-		break;
-	case 3:
-		(void)rig_pull(g); /* or there was none to spare */
-		break;
-	case 4:
-		err = rig_mend(g);
-		break;
-	}
+	err = meddle_once(g);
+	if (!err)
+		rig_faults_soon(g); /* while rebuilding and scrubbing */
 	if (!err)
 		err = rig_set_priority(g);
-	if (!err)
-		rig_faults(g); /* while rebuilding and scrubbing */
 	return err;
 }
 
@@ -82,12 +94,14 @@ static void one_round(struct round *r)
 	g->stats.rounds++;
 	rig_crash_soon(g, r->points * 5 / 4);
 	rig_say(g, "working");
+	g->was_full = false;
 	r->ops->work(r->arg);
 	(void)meddle(r); /* an error is a crash, and that is seen below */
 	rig_join(g);
 	r->points = world_points(g->world, POINT_CHANGES) - before;
 	if (!world_crashed(g->world) && rng_chance(&g->rng, 1, 3)) {
 		/* Nothing is under way, and still a crash may come in the end of it. */
+		rig_faults_soon(g);
 		if (!r->ops->close(r->arg)) {
 			rig_crash_off(g);
 			g->stats.remounts++;

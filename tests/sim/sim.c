@@ -10,6 +10,7 @@
 #include "fsrun.h"
 #include "raid/buf.h"
 #include "raidrun.h"
+#include "shrink.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -31,17 +32,48 @@ static const char usage[] =
     "  --ops N            operations of one round; default: drawn\n"
     "  --crashes N        rounds; default: drawn\n"
     "  --raid-only        the volume without a filesystem\n"
-    "  --faults LIST         of members, within what the level tolerates; default: all. all, none, or\n"
-    "                        names by comma: eio-read eio-write eio-flush lost misdirected duplicate\n"
-    "                        torn lie rot-read hang delay read-only damage clone rename stale freeze\n"
-    "                        beyond; -NAME leaves one out\n"
+    "  --faults LIST      of members, within what the level tolerates; default: all. all, none, or\n"
+    "                     names by comma: eio-read eio-write eio-flush short lost day misdirected\n"
+    "                     duplicate torn lie reset rot-read hang delay read-only vanish shrink damage\n"
+    "                     zero clone rename stale freeze beyond; -NAME leaves one out\n"
     "  --jobs N           seeds at a time; default 1\n"
     "  --twice            run each seed twice and compare the traces\n"
     "  --keep-going       go on after a failure\n"
-    "  --verbose          one line for each event:\n"
-    "       SECONDS MEMBER submit|done OP OFFSET+LENGTH SUM|RESULT; '--' begins a step\n"
-    "       SECONDS MEMBER fault NAME ...: is armed; MEMBER fault N on the next: the I/O submitted next has it\n"
+    "  --matrix           how often each fault hit in each state of the volume\n"
+    "  --complete         and fail if one never did where it can\n"
+    "  --verbose          one line for each event\n"
+    "  --script           only what is done: operations, faults, crashes\n"
+    "  --legend           what the lines of --verbose mean\n"
+    "  --shrink           with --seed: look for the least of a seed that still fails (--minutes, default 3;\n"
+    "                     --jobs), print it as a script, and the command that runs it\n"
+    "  --skip LIST        leave out, by numbers: f faults, m meddling, c crashes, w0: w1: ... operations of\n"
+    "                     each worker; like f3,f7-9,m0,w0:5-80\n"
+    "  --salt N           other latencies and crash points for the same seed\n"
     "  -h, --help\n";
+
+static const char legend[] =
+    "SECONDS -- round R: WHAT                  a step begins\n"
+    "SECONDS MEMBER submit OP OFF+LEN SUM      I/O begins; SUM of what is written. OFF and LEN in bytes\n"
+    "SECONDS MEMBER done OP OFF+LEN: RESULT    and ends; RESULT 0 or -errno; (too late): after its deadline\n"
+    "SECONDS MEMBER timed out OP OFF+LEN       its submitter has been told; the device still has it\n"
+    "SECONDS MEMBER fault NAME: OFF+LEN skip S count C part 1/P param X (fN)\n"
+    "                                          armed: hits I/O on these bytes (0+0: all) after S have passed, C times\n"
+    "                                          (0: for good), one in P (0: each). fN: its number for --skip\n"
+    "SECONDS MEMBER fault K on the next        the I/O submitted next has it\n"
+    "SECONDS MEMBER: N blocks damaged|zeroed   at rest\n"
+    "SECONDS MEMBER vanishes|is back|is lost|is put back|is copied|is put back as it was|shrinks to N\n"
+    "SECONDS NAME is a copy of MEMBER          offered beside it at this opening\n"
+    "SECONDS MEMBER is NAME from now on\n"
+    "SECONDS faults end                        all that is armed is taken away, what hung is let go\n"
+    "SECONDS meddle K (mN)                     0 scrub, 1 replace, 2 fail and replace, 3 pull, 4 mend\n"
+    "SECONDS replace MEMBER by NAME: RESULT\n"
+    "SECONDS will crash at point P number N (cN)\n"
+    "                                          P, of bits: 1 2 4 a read, write, flush is submitted; 8 16 32 done\n"
+    "SECONDS crash                             nothing reaches any member until all is buried\n"
+    "SECONDS wK.N WHAT: RESULT                 operation N of worker K; those with effects twice: as called,\n"
+    "                                          as returned. Inode numbers stand for files; offsets in bytes\n"
+    "SECONDS error|warning|info|debug: TEXT    what the volume and the filesystem log\n"
+    "trace HASH                                of everything that happened: two runs of a seed have the same\n";
 
 static const char *replay_line;
 
@@ -71,12 +103,13 @@ static void catch_signals(void)
 		(void)sigaction(signals[i], &act, NULL);
 }
 
-static void make_replay(struct sim_options *o)
+#define REPLAY_BYTES_MAX 65536
+static void make_replay(const struct sim_options *o, char *text)
 {
-	int n = snprintf(o->replay, sizeof(o->replay), "trussfs-sim --seed %llu",
-			 (unsigned long long)o->seed);
+	size_t n = 0;
 
-#define ADD(...) n += snprintf(o->replay + n, sizeof(o->replay) - (size_t)n, __VA_ARGS__)
+#define ADD(...) n += (size_t)snprintf(text + n, REPLAY_BYTES_MAX - n, __VA_ARGS__)
+	ADD("%s --seed %llu", sim_command(), (unsigned long long)o->seed);
 	if (o->level >= 0)
 		ADD(" --level %d", o->level);
 	if (o->members)
@@ -89,16 +122,24 @@ static void make_replay(struct sim_options *o)
 		ADD(" --raid-only");
 	if (o->faults_text[0])
 		ADD(" --faults %s", o->faults_text);
+	if (o->salt)
+		ADD(" --salt %u", o->salt);
+	if (o->skip) {
+		ADD(" --skip ");
+		if (!skip_print(o->skip, text + n, REPLAY_BYTES_MAX - n))
+			strcpy(text + REPLAY_BYTES_MAX - 4, "...");
+	}
 #undef ADD
 }
 
 static void run_once(const struct sim_options *options, uint64_t seed, struct sim_stats *stats)
 {
+	static char replay[REPLAY_BYTES_MAX];
 	struct sim_options o = *options;
 
 	o.seed = seed;
-	make_replay(&o);
-	replay_line = o.replay;
+	make_replay(&o, replay);
+	o.replay = replay_line = replay;
 	alarm(SEED_SECONDS_MAX);
 	if (buf_pool_init(POOL_BYTES)) {
 		fprintf(stderr, "trussfs-sim: no memory\n");
@@ -131,6 +172,44 @@ static void run_seed(const struct sim_options *o, uint64_t seed, struct sim_stat
 	}
 }
 
+/* Faults by states, as they hit. The number of cells that should not be empty and are. */
+static unsigned print_matrix(const struct sim_stats *stats, uint32_t faults)
+{
+	unsigned empty = 0;
+	const char *why;
+
+	printf("%-12s", "hits");
+	for (unsigned i = 0; i < RIG_STATES; i++)
+		printf(" %9s", rig_state_names[i]);
+	printf("\n");
+	for (unsigned k = 0; k < FAULT_KINDS; k++) {
+		printf("%-12s", rig_fault_names[k]);
+		for (unsigned i = 0; i < RIG_STATES; i++) {
+			bool possible = rig_hit_possible((enum rig_fault)k, (enum rig_state)i, &why);
+
+			if (possible || stats->hit[k][i])
+				printf(" %9llu", (unsigned long long)stats->hit[k][i]);
+			else
+				printf(" %9s", "-");
+			empty += possible && !stats->hit[k][i] && faults >> k & 1;
+		}
+		printf("\n");
+	}
+	for (unsigned k = 0; k < FAULT_KINDS; k++) {
+		for (unsigned i = 0; i < RIG_STATES; i++) {
+			if (rig_hit_possible((enum rig_fault)k, (enum rig_state)i, &why)) {
+				if (!stats->hit[k][i] && faults >> k & 1)
+					printf("never hit: %s in state %s\n", rig_fault_names[k],
+					       rig_state_names[i]);
+			} else if (stats->hit[k][i]) {
+				printf("hit, though it cannot be: %s in state %s: %s\n",
+				       rig_fault_names[k], rig_state_names[i], why);
+			}
+		}
+	}
+	return empty;
+}
+
 static uint64_t number(const char *text, char **end)
 {
 	char *e;
@@ -158,7 +237,14 @@ enum {
 	OPT_JOBS,
 	OPT_KEEP,
 	OPT_TWICE,
-	OPT_VERBOSE
+	OPT_VERBOSE,
+	OPT_MATRIX,
+	OPT_COMPLETE,
+	OPT_SCRIPT,
+	OPT_SKIP,
+	OPT_SALT,
+	OPT_SHRINK,
+	OPT_LEGEND
 };
 
 static const struct option long_options[] = {
@@ -175,12 +261,24 @@ static const struct option long_options[] = {
     {"twice", no_argument, NULL, OPT_TWICE},
     {"keep-going", no_argument, NULL, OPT_KEEP},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
+    {"matrix", no_argument, NULL, OPT_MATRIX},
+    {"complete", no_argument, NULL, OPT_COMPLETE},
+    {"script", no_argument, NULL, OPT_SCRIPT},
+    {"skip", required_argument, NULL, OPT_SKIP},
+    {"salt", required_argument, NULL, OPT_SALT},
+    {"shrink", no_argument, NULL, OPT_SHRINK},
+    {"legend", no_argument, NULL, OPT_LEGEND},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
 
-static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan *p, bool *ret_one)
+struct modes {
+	bool one, matrix, complete, shrink;
+};
+
+static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan *p, struct modes *m)
 {
+	static struct skip skipped;
 	bool seeds = false;
 	char *end;
 	int c;
@@ -189,7 +287,7 @@ static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan
 		switch (c) {
 		case OPT_SEED:
 			p->first = p->last = number(optarg, NULL);
-			*ret_one = true;
+			m->one = true;
 			break;
 		case OPT_SEEDS:
 			p->first = number(optarg, &end);
@@ -238,6 +336,32 @@ static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan
 		case OPT_VERBOSE:
 			o->verbose = true;
 			break;
+		case OPT_MATRIX:
+			m->matrix = true;
+			break;
+		case OPT_COMPLETE:
+			m->matrix = m->complete = true;
+			break;
+		case OPT_SCRIPT:
+			o->script = true;
+			break;
+		case OPT_SKIP:
+			if (!skip_parse(optarg, &skipped)) {
+				fprintf(stderr, "trussfs-sim: --skip: got %s, expected a list like "
+						"f3,f7-9,m0,c1,w0:5-80\n", optarg);
+				exit(2);
+			}
+			o->skip = &skipped;
+			break;
+		case OPT_SALT:
+			o->salt = (unsigned)number(optarg, NULL);
+			break;
+		case OPT_SHRINK:
+			m->shrink = true;
+			break;
+		case OPT_LEGEND:
+			fputs(legend, stdout);
+			exit(0);
 		case 'h':
 			fputs(usage, stdout);
 			exit(0);
@@ -246,7 +370,7 @@ static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan
 			exit(2);
 		}
 	}
-	if (!seeds && !*ret_one && p->minutes > 0)
+	if (!seeds && !m->one && p->minutes > 0)
 		p->last = UINT64_MAX - 1;
 }
 
@@ -257,11 +381,14 @@ int main(int argc, char **argv)
 	struct sim_stats total = {0};
 	uint64_t passed = 0, failed = 0;
 	double begin = farm_seconds();
-	bool one = false;
+	struct modes m = {0};
+	unsigned empty = 0;
 
-	parse(argc, argv, &o, &p, &one);
+	parse(argc, argv, &o, &p, &m);
 	catch_signals();
-	if (one) {
+	if (m.shrink)
+		return shrink(&p, &o);
+	if (m.one) {
 		o.alone = true;
 		run_seed(&o, p.first, &total);
 		passed = 1;
@@ -278,6 +405,10 @@ int main(int argc, char **argv)
 	       (unsigned long long)total.faults, (unsigned long long)total.faults_hit,
 	       (unsigned long long)total.remounts, (double)total.simulated_ns / 1e9,
 	       farm_seconds() - begin);
+	if (m.matrix)
+		empty = print_matrix(&total, o.faults);
+	if (m.complete && empty)
+		failed++;
 	printf("%llu passed, %llu failed\n", (unsigned long long)passed,
 	       (unsigned long long)failed);
 	return failed ? 1 : 0;

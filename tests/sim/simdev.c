@@ -44,7 +44,9 @@ struct simdev {
 	struct simfail *fail;
 	simfate_fn *fate;
 	void *fate_arg;
-	bool gone, read_only;
+	void (*hit)(void *arg, struct simdev *d, uint8_t tag);
+	void *hit_arg;
+	bool gone, read_only, shrunk;
 	struct simdev_stats stats;
 };
 
@@ -70,11 +72,19 @@ struct sim_io {
 	    *early; /* of a write: blocks taken at submission; NULL: taken at completion */
 	uint64_t flush_seq;
 	uint64_t done_ns; /* when the device lets go; LOOP_NEVER: hung */
+	uint64_t due_ns;  /* deadline; LOOP_NEVER: none */
+	uint64_t piece_ns; /* of short I/O: how long the second piece takes; 0: there is none to come */
 	struct simfault fault;
 	bool faulted;
 	bool fails; /* -EIO without effect (struct simfail) */
 	bool dying; /* completes with -ENODEV and without effect */
 };
+
+static void tell_hit(struct simdev *d, uint8_t tag)
+{
+	if (tag && d->hit)
+		d->hit(d->hit_arg, d, tag);
+}
 
 /* ---- I/O ---- */
 
@@ -149,6 +159,42 @@ static void carry_out_write(struct sim_io *s, uint64_t first, bool partial, unsi
 	}
 }
 
+/*
+ * The first piece of a short I/O: `sectors` from the front. Reading again what comes with the second piece
+ * changes nothing that a caller may rely on.
+ */
+static void carry_out_piece(struct sim_io *s)
+{
+	struct simdev *d = s->h->d;
+	uint64_t all = s->len_bytes / d->params.sector_bytes, left;
+	struct cursor c = {0};
+
+	left = all > 1 ? rng_range(&d->rng, 1, all - 1) * d->params.sector_bytes : 0;
+	if (s->op == IO_WRITE)
+		d->seq++;
+	for (uint64_t i = 0; left; i++) {
+		uint64_t at = s->off_bytes / BLOCK_BYTES + i, n = MIN(left, (uint64_t)BLOCK_BYTES);
+		struct simblock *old = store_visible(&d->store, at), *b;
+
+		if (s->op == IO_READ) {
+			uint8_t *to = io_memory(s, &c, i);
+
+			if (old)
+				memcpy(to, old->data, n);
+			else
+				memset(to, 0, n);
+		} else {
+			struct simblock *new = io_block(s, &c, i);
+
+			b = block_new(old ? old->data : NULL);
+			memcpy(b->data, new->data, n);
+			block_unref(new);
+			store_write(&d->store, at, b, d->seq, !d->params.volatile_cache);
+		}
+		left -= n;
+	}
+}
+
 /* What was in flight when the member froze: any of its sectors. */
 static void freeze_write(struct sim_io *s)
 {
@@ -176,6 +222,8 @@ static int carry_out_read(struct sim_io *s)
 	for (uint64_t i = 0; i < count; i++) {
 		struct simblock *b = store_visible(&d->store, s->off_bytes / BLOCK_BYTES + i);
 		uint8_t *to = io_memory(s, &c, i);
+
+		tell_hit(d, store_marked(&d->store, s->off_bytes / BLOCK_BYTES + i));
 
 		if (b)
 			memcpy(to, b->data, BLOCK_BYTES);
@@ -267,6 +315,11 @@ static enum world_point point_of(enum io_op op, bool done)
 	return points[done][op];
 }
 
+static bool beyond_end(const struct sim_io *s)
+{
+	return s->off_bytes + s->len_bytes > s->h->d->params.size_bytes;
+}
+
 static const char *const op_text[] = {"read", "write", "flush"};
 
 static void sim_io_complete(struct sim_io *s)
@@ -278,8 +331,12 @@ static void sim_io_complete(struct sim_io *s)
 	if (!s->dying) {
 		/* Off the list first, so that a crash at this point does not find it in flight. */
 		list_del(&s->node);
-		if (s->fails || s->off_bytes + s->len_bytes > d->params.size_bytes)
+		if (s->fails)
 			result = -EIO;
+		else if (beyond_end(s))
+			result = d->shrunk ? -ENODEV : -EIO;
+		else if (s->faulted && s->fault.kind == SIMFAULT_SHORT && s->fault.param)
+			result = -EIO; /* the piece was all */
 		else
 			result = s->op == IO_READ ? carry_out_read(s) : carry_out_changes(s);
 		if (world_point(d->world, point_of(s->op, true)))
@@ -295,11 +352,28 @@ static void sim_io_complete(struct sim_io *s)
 		io_done(io, result);
 }
 
+/* True if a second piece is to come. */
+static bool first_piece(struct sim_io *s)
+{
+	struct world *w = s->h->d->world;
+
+	if (s->dying || !s->piece_ns || s->done_ns > world_now_ns(w) || s->fails || beyond_end(s))
+		return false;
+	if (s->op != IO_WRITE || !s->h->d->read_only)
+		carry_out_piece(s);
+	s->done_ns = world_now_ns(w) + s->piece_ns;
+	s->piece_ns = 0;
+	world_event_arm(w, &s->ev, s->io ? MIN(s->done_ns, s->due_ns) : s->done_ns);
+	return true;
+}
+
 static void sim_io_fire(struct world_event *ev)
 {
 	struct sim_io *s = container_of(ev, struct sim_io, ev);
 	struct world *w = s->h->d->world;
 
+	if (first_piece(s))
+		return;
 	if (s->dying || s->done_ns <= world_now_ns(w)) {
 		sim_io_complete(s);
 		return;
@@ -330,6 +404,11 @@ static bool fault_matches(const struct simfault *f, const struct sim_io *s)
 	    [SIMFAULT_ROT_READ] = SIMFAULT_ON_READ,
 	    [SIMFAULT_HANG] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
 	    [SIMFAULT_DELAY] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_SHORT] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE,
+	    [SIMFAULT_RESET] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_VANISH] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_READ_ONLY] = SIMFAULT_ON_WRITE,
+	    [SIMFAULT_SHRINK] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE,
 	};
 	unsigned on = by_kind[f->kind];
 
@@ -364,6 +443,7 @@ static void fault_draw(struct simdev *d, struct sim_io *s)
 			d->fault_count--;
 		}
 		world_say(d->world, "%s fault %d on the next", d->name, s->fault.kind);
+		tell_hit(d, s->fault.tag);
 		return;
 	}
 }
@@ -376,6 +456,27 @@ static bool fail_draw(struct simfail *f)
 		return false;
 	f->hits++;
 	return true;
+}
+
+/* The faults that are not of one I/O. */
+static void fault_member(struct simdev *d, const struct simfault *f)
+{
+	switch (f->kind) {
+	case SIMFAULT_RESET:
+		store_lottery(&d->store);
+		break;
+	case SIMFAULT_VANISH:
+		simdev_vanish(d, f->param);
+		break;
+	case SIMFAULT_READ_ONLY:
+		d->read_only = true;
+		break;
+	case SIMFAULT_SHRINK:
+		simdev_shrink(d, f->param);
+		break;
+	default:
+		break;
+	}
 }
 
 static uint64_t latency_draw(struct simdev *d, uint64_t len_bytes)
@@ -482,16 +583,19 @@ static void simdev_submit(struct dev *dev, struct io *io)
 	s->done_ns = now_ns + latency_draw(d, s->len_bytes);
 	s->flush_seq = d->seq;
 	if (s->faulted && s->fault.kind == SIMFAULT_HANG)
-		s->done_ns = LOOP_NEVER;
+		s->done_ns = s->fault.param ? s->done_ns + s->fault.param : LOOP_NEVER;
+	if (s->faulted && s->fault.kind == SIMFAULT_SHORT)
+		s->piece_ns = 1 + s->done_ns - now_ns;
 	if (s->faulted && s->fault.kind == SIMFAULT_DELAY)
 		s->done_ns += s->fault.param;
 	if (s->op == IO_WRITE && s->off_bytes + s->len_bytes <= d->params.size_bytes)
 		take_early(s);
-	first_ns = s->done_ns;
-	if (dev->deadline_ns && now_ns + dev->deadline_ns < first_ns)
-		first_ns = now_ns + dev->deadline_ns;
+	s->due_ns = dev->deadline_ns ? now_ns + dev->deadline_ns : LOOP_NEVER;
+	first_ns = MIN(s->done_ns, s->due_ns);
 	if (first_ns != LOOP_NEVER)
 		world_event_arm(w, &s->ev, first_ns);
+	if (s->faulted)
+		fault_member(d, &s->fault); /* s is in flight by now, and is seen to */
 	(void)world_point(w, point_of(s->op, false)); /* the crash hook sees to s */
 }
 
@@ -640,7 +744,7 @@ struct simdev *simdev_clone(struct simdev *d, const char *name)
 
 void simdev_revert(struct simdev *d, struct simdev *from)
 {
-	assert(d->store.blocks == from->store.blocks && list_empty(&d->inflight));
+	assert(list_empty(&d->inflight));
 	store_clear(&d->store);
 	store_share(&d->store, &from->store);
 }
@@ -825,6 +929,17 @@ uint64_t simdev_faults_hit(const struct simdev *d)
 	return d->faults_hit;
 }
 
+void simdev_on_hit(struct simdev *d, void (*hit)(void *arg, struct simdev *d, uint8_t tag), void *arg)
+{
+	d->hit = hit;
+	d->hit_arg = arg;
+}
+
+void simdev_mark(struct simdev *d, uint64_t off_bytes, uint8_t tag)
+{
+	store_mark(&d->store, off_bytes / BLOCK_BYTES, tag);
+}
+
 void simdev_set_fail(struct simdev *d, struct simfail *f)
 {
 	d->fail = f;
@@ -848,6 +963,16 @@ void simdev_return(struct simdev *d)
 	d->gone = false;
 }
 
+void simdev_shrink(struct simdev *d, uint64_t size_bytes)
+{
+	size_bytes = MAX(ROUND_DOWN(size_bytes, BLOCK_BYTES), (uint64_t)BLOCK_BYTES);
+	if (size_bytes >= d->params.size_bytes)
+		return;
+	world_say(d->world, "%s shrinks to %llu", d->name, (unsigned long long)size_bytes);
+	d->params.size_bytes = size_bytes;
+	d->shrunk = true;
+}
+
 bool simdev_is_gone(const struct simdev *d)
 {
 	return d->gone;
@@ -863,7 +988,7 @@ void simdev_unhang(struct simdev *d)
 	struct sim_io *s;
 
 	list_for_each (s, &d->inflight, node) {
-		if (s->done_ns != LOOP_NEVER || s->dying)
+		if (!s->faulted || s->fault.kind != SIMFAULT_HANG || s->dying)
 			continue;
 		s->done_ns = world_now_ns(d->world);
 		world_event_arm(d->world, &s->ev, s->done_ns);

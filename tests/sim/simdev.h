@@ -46,7 +46,7 @@ void simdev_free(struct simdev *d);
  * either changes. For copies made with dd, and for the old member put back.
  */
 struct simdev *simdev_clone(struct simdev *d, const char *name);
-/* The member takes over what `from` holds (of the same size); its own content and cache are gone.
+/* The member takes over what `from` holds, as far as it fits; its own content and cache are gone.
  * No I/O in flight. */
 void simdev_revert(struct simdev *d, struct simdev *from);
 
@@ -112,6 +112,16 @@ enum simfault_kind {
 	SIMFAULT_ROT_READ,    /* a read returns one wrong bit; the medium is as it was */
 	SIMFAULT_HANG,	/* the device never lets go; the submitter hears of it at the deadline */
 	SIMFAULT_DELAY, /* param nanoseconds longer */
+	/*
+	 * It comes in two pieces, as the device layer carries on what the kernel did by part: first some sectors from
+	 * the front, after as long again the rest. param 1: there is no second piece but -EIO.
+	 */
+	SIMFAULT_SHORT,
+	/* What follows happens to the whole member when the I/O that is hit is submitted. */
+	SIMFAULT_RESET,	    /* its cache is gone, as in a crash, and nobody is told */
+	SIMFAULT_VANISH,    /* it is pulled (simdev_vanish), and with param 1 loses its cache */
+	SIMFAULT_READ_ONLY, /* writes fail from this one on */
+	SIMFAULT_SHRINK,    /* it ends at param bytes */
 };
 enum { SIMFAULT_ON_READ = 1, SIMFAULT_ON_WRITE = 2, SIMFAULT_ON_FLUSH = 4 };
 struct simfault {
@@ -120,9 +130,10 @@ struct simfault {
 	    len_bytes; /* hit by I/O that overlaps; len 0: the whole member. Flushes always match */
 	uint64_t skip; /* matching I/O to let pass first */
 	uint64_t count; /* how many to hit; 0: for good */
-	uint64_t param;
-	unsigned on;	      /* HANG and DELAY: which I/O; 0: all */
+	uint64_t param;	      /* HANG: lets go after so many nanoseconds; 0: never */
+	unsigned on;	      /* those that may hit any I/O: which; 0: all */
 	unsigned part, whole; /* of the matching I/O hit only some, by the seed; 0: all */
+	uint8_t tag;	      /* for simdev_on_hit */
 };
 #define SIMFAULTS_MAX 64
 /* Added behind those that are there; each I/O meets the first one that matches. -ENOSPC past
@@ -131,12 +142,21 @@ int simdev_fault(struct simdev *d, const struct simfault *fault);
 void simdev_faults_clear(struct simdev *d);
 /* How many I/O were hit by a fault since the member was made. */
 uint64_t simdev_faults_hit(const struct simdev *d);
+/* Told of each fault that hits and of each read of a marked block, with its tag (not 0). In loop context. */
+void simdev_on_hit(struct simdev *d, void (*hit)(void *arg, struct simdev *d, uint8_t tag), void *arg);
+/* The block was damaged from outside: reads of it are told, with the tag, until it is written. */
+void simdev_mark(struct simdev *d, uint64_t off_bytes, uint8_t tag);
 /* Pulled: what is in flight and all that comes fails with -ENODEV; its cache dies as in a crash if
  * lose_cache. */
 void simdev_vanish(struct simdev *d, bool lose_cache);
 /* Put back as it was. Old handles stay dead. */
 void simdev_return(struct simdev *d);
 bool simdev_is_gone(const struct simdev *d);
+/*
+ * It ends at size_bytes from now on: for handles that are open I/O beyond fails with -ENODEV, as that of a block
+ * device does, and those opened later are smaller. Never larger than it is.
+ */
+void simdev_shrink(struct simdev *d, uint64_t size_bytes);
 /* Writes fail with -EIO; handles opened from now on say read_only. */
 void simdev_set_read_only(struct simdev *d, bool read_only);
 /* Lets hung I/O go (it is carried out now); the end of SIMFAULT_HANG. */

@@ -367,10 +367,12 @@ void store_exit(struct store *s)
 
 void store_share(struct store *s, const struct store *from)
 {
-	for (uint64_t i = 0; i < DIV_ROUND_UP(from->blocks, LEAF_BLOCKS); i++) {
+	uint64_t blocks = MIN(s->blocks, from->blocks);
+
+	for (uint64_t i = 0; i < DIV_ROUND_UP(blocks, LEAF_BLOCKS); i++) {
 		for (unsigned j = 0; from->leafs[i] && j < LEAF_BLOCKS; j++) {
 			uint64_t block = i * LEAF_BLOCKS + j;
-			struct simblock *b = store_visible(from, block);
+			struct simblock *b = block < blocks ? store_visible(from, block) : NULL;
 
 			if (!b)
 				continue;

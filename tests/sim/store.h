@@ -42,7 +42,7 @@ bool store_init(struct store *s);
 void store_exit(struct store *s);
 /* All zeros again. */
 void store_clear(struct store *s);
-/* Takes over what readers of `from` see, sharing memory. `s` is empty and no smaller. */
+/* Takes over what readers of `from` see, sharing memory, as far as it fits. `s` is empty. */
 void store_share(struct store *s, const struct store *from);
 
 /* What a reader sees; NULL: zeros. */

@@ -45,12 +45,13 @@ static void say(struct worker *w, const char *format, ...)
 	char text[400];
 	va_list ap;
 
-	if (!world_is_verbose(w->work->rig->world))
+	if (!world_tells(w->work->rig->world))
 		return;
 	va_start(ap, format);
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
-	world_say(w->work->rig->world, "w%u %s", w->number, text);
+	world_tell(w->work->rig->world, "w%u.%u %s", w->number,
+		   w->work->rig->turns[SKIP_WORKER + w->number] - 1, text);
 }
 
 /*
@@ -67,15 +68,31 @@ static int expect(struct worker *w, int err, int want, const char *what)
 	return 0;
 }
 
+/* Told before it is done: after a crash nobody returns to tell. */
+static struct mop *begin(struct worker *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static struct mop *begin(struct worker *w, const char *format, ...)
+{
+	char text[400];
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(text, sizeof(text), format, ap);
+	va_end(ap);
+	say(w, "%s", text);
+	return model_begin(&w->work->model, w->number, "%s", text);
+}
+
 /* Ends an operation on names or attributes that should have given `want`, or perhaps ENOSPC. */
 static int finish(struct worker *w, struct mop *op, int err, int want, bool may_lack_space)
 {
 	int stop;
 
-	say(w, "%s: %d", op->what, err);
+	if (world_is_verbose(w->work->rig->world))
+		say(w, "%s: %d", op->what, err);
 	if (crashed(w))
 		return -ENODEV; /* the operation stays begun */
 	if (err == -ENOSPC && !want && may_lack_space) {
+		w->work->rig->was_full = true;
 		model_end(op, false);
 		return 0;
 	}
@@ -194,7 +211,7 @@ static int op_make(struct worker *w)
 		target[n] = 0;
 		mode = 0777;
 	}
-	op = model_begin(&work->model, w->number, "make type %d %llu/%s mode %o", (int)type,
+	op = begin(w, "make type %d %llu/%s mode %o", (int)type,
 			 (unsigned long long)dir->ino, short_name(name), mode);
 	if (!there)
 		o = model_create(op, dir, name, type, mode, minor,
@@ -234,7 +251,7 @@ static int op_tmpfile(struct worker *w)
 	struct mop *op;
 	int err;
 
-	op = model_begin(&work->model, w->number, "tmpfile in %llu", (unsigned long long)dir->ino);
+	op = begin(w, "tmpfile in %llu", (unsigned long long)dir->ino);
 	o = model_create(op, NULL, NULL, M_REG, 0640, 0, NULL);
 	err = fs_tmpfile(work->fs, dir->ino, 0640, &root_cred, &attr);
 	if (!err)
@@ -259,7 +276,7 @@ static int op_link(struct worker *w)
 	pick_name(w, dir, name);
 	want = model_lookup(dir, name) ? -EEXIST : 0;
 	op =
-	    model_begin(&work->model, w->number, "link %llu to %llu/%s", (unsigned long long)o->ino,
+	    begin(w, "link %llu to %llu/%s", (unsigned long long)o->ino,
 			(unsigned long long)dir->ino, short_name(name));
 	if (!want)
 		model_link(op, o, dir, name);
@@ -291,7 +308,7 @@ static int op_unlink(struct worker *w)
 		want = -ENOTEMPTY;
 	else if (!is_rmdir && o->type == M_DIR)
 		want = -EISDIR;
-	op = model_begin(&work->model, w->number, "%s %llu/%s", is_rmdir ? "rmdir" : "unlink",
+	op = begin(w, "%s %llu/%s", is_rmdir ? "rmdir" : "unlink",
 			 (unsigned long long)dir->ino, short_name(name));
 	if (!want)
 		model_unlink(op, dir, name);
@@ -357,7 +374,7 @@ static int op_rename(struct worker *w)
 	if (to && to->type == M_DIR && depth(dir) > DEPTH_MAX)
 		return 0;
 	want = rename_want(dir, from, new_dir, to, flags);
-	op = model_begin(&work->model, w->number, "rename %llu/%s to %llu/%s flags %u",
+	op = begin(w, "rename %llu/%s to %llu/%s flags %u",
 			 (unsigned long long)dir->ino, short_name(name),
 			 (unsigned long long)new_dir->ino, short_name(new_name), flags);
 	if (!want && from != to) {
@@ -411,7 +428,7 @@ static int op_chmod(struct worker *w)
 	if (!o || o->type == M_SYMLINK)
 		return 0;
 	attr.mode = (uint32_t)rng_below(&w->rng, 01000);
-	op = model_begin(&work->model, w->number, "chmod %llu %o", (unsigned long long)o->ino,
+	op = begin(w, "chmod %llu %o", (unsigned long long)o->ino,
 			 attr.mode);
 	model_chmod(op, o, attr.mode);
 	err = fs_setattr(work->fs, o->ino, &attr, FS_SET_MODE, &now);
@@ -436,7 +453,7 @@ static int op_xattr(struct worker *w)
 	old = model_xattr(o, name);
 	if (rng_chance(&w->rng, 1, 4)) {
 		want = old ? 0 : -ENODATA;
-		op = model_begin(&work->model, w->number, "removexattr %llu %s",
+		op = begin(w, "removexattr %llu %s",
 				 (unsigned long long)o->ino, name);
 		if (!want)
 			model_setxattr(op, o, name, NULL, 0);
@@ -448,7 +465,7 @@ static int op_xattr(struct worker *w)
 	if (!old && (flags & XATTR_REPLACE))
 		want = -ENODATA;
 	rng_fill(&w->rng, w->bytes, len);
-	op = model_begin(&work->model, w->number, "setxattr %llu %s %zu flags %d",
+	op = begin(w, "setxattr %llu %s %zu flags %d",
 			 (unsigned long long)o->ino, name, len, flags);
 	if (!want)
 		model_setxattr(op, o, name, w->bytes, len);
@@ -762,6 +779,7 @@ static int op_write(struct worker *w)
 	if (crashed(w))
 		return -ENODEV;
 	if (err == -ENOSPC) {
+		work->rig->was_full = true;
 		rig_must(work->rig, !written, "overwriting %llu %llu+%zu: no space",
 			 (unsigned long long)o->ino, (unsigned long long)off, len);
 		return settle(w, o, off, len);
@@ -959,11 +977,15 @@ static int op_pause(struct worker *w)
 static const struct {
 	int (*fn)(struct worker *w);
 	unsigned weight;
+	const char *what; /* of those that say nothing themselves */
 } ops[] = {
-    {op_make, 14},   {op_write, 26},   {op_read, 10},	   {op_truncate, 4}, {op_fallocate, 4},
-    {op_unlink, 7},  {op_rename, 8},   {op_link, 4},	   {op_tmpfile, 1},  {op_hold, 3},
-    {op_chmod, 2},   {op_xattr, 6},    {op_xattr_read, 2}, {op_getattr, 3},  {op_lookup, 3},
-    {op_readdir, 2}, {op_readlink, 1}, {op_lseek, 2},	   {op_statfs, 1},   {op_pause, 3},
+    {op_make, 14, NULL},      {op_write, 26, NULL},	   {op_read, 10, "read"},
+    {op_truncate, 4, NULL},   {op_fallocate, 4, NULL},	   {op_unlink, 7, NULL},
+    {op_rename, 8, NULL},     {op_link, 4, NULL},	   {op_tmpfile, 1, NULL},
+    {op_hold, 3, "hold"},     {op_chmod, 2, NULL},	   {op_xattr, 6, NULL},
+    {op_xattr_read, 2, "getxattr"}, {op_getattr, 3, "getattr"}, {op_lookup, 3, "lookup"},
+    {op_readdir, 2, "readdir"}, {op_readlink, 1, "readlink"}, {op_lseek, 2, "lseek"},
+    {op_statfs, 1, "statfs"}, {op_pause, 3, "pause"},
 };
 
 static void worker_main(void *arg)
@@ -975,9 +997,12 @@ static void worker_main(void *arg)
 	for (unsigned i = 0; i < ARRAY_SIZE(ops); i++)
 		total += ops[i].weight;
 	while (!stop && w->ops_left && !w->work->stop && !crashed(w)) {
-		unsigned x = (unsigned)rng_below(&w->rng, total), i = 0;
+		unsigned x, i = 0;
 
 		w->ops_left--;
+		if (!rig_turn(w->work->rig, SKIP_WORKER + w->number, &w->rng))
+			continue;
+		x = (unsigned)rng_below(&w->rng, total);
 		w->work->rig->stats.ops++;
 		if (rng_chance(&w->rng, w->work->sync_percent, 100)) {
 			stop = rng_chance(&w->rng, 1, 4) ? op_sync(w) : op_fsync(w);
@@ -985,6 +1010,8 @@ static void worker_main(void *arg)
 		}
 		while (x >= ops[i].weight)
 			x -= ops[i++].weight;
+		if (ops[i].what)
+			say(w, "%s", ops[i].what);
 		stop = ops[i].fn(w);
 	}
 	rig_worker_done(w->work->rig);

@@ -25,6 +25,7 @@ struct world {
 	uint64_t order;
 	uint64_t hash;
 	FILE *say;
+	bool script;
 	struct list things;
 	uint64_t points[6];
 	unsigned crash_points;
@@ -332,20 +333,46 @@ void world_verbose(struct world *w, FILE *to)
 
 bool world_is_verbose(const struct world *w)
 {
+	return w->say && !w->script;
+}
+
+bool world_tells(const struct world *w)
+{
 	return w->say;
+}
+
+void world_script(struct world *w, bool script)
+{
+	w->script = script;
+}
+
+static void say(struct world *w, const char *format, va_list ap)
+{
+	fprintf(w->say, "%6llu.%09llu ", w->now_ns / NS_PER_S, w->now_ns % NS_PER_S);
+	vfprintf(w->say, format, ap);
+	fputc('\n', w->say);
 }
 
 void world_say(struct world *w, const char *format, ...)
 {
 	va_list ap;
 
+	if (!w->say || w->script)
+		return;
+	va_start(ap, format);
+	say(w, format, ap);
+	va_end(ap);
+}
+
+void world_tell(struct world *w, const char *format, ...)
+{
+	va_list ap;
+
 	if (!w->say)
 		return;
-	fprintf(w->say, "%6llu.%09llu ", w->now_ns / NS_PER_S, w->now_ns % NS_PER_S);
 	va_start(ap, format);
-	vfprintf(w->say, format, ap);
+	say(w, format, ap);
 	va_end(ap);
-	fputc('\n', w->say);
 }
 
 void world_watch(struct world *w, uint64_t until_ns, void (*stuck)(void *arg, const char *why),
@@ -374,7 +401,7 @@ void world_crash(struct world *w)
 	w->crash_ns = w->now_ns;
 	w->crash_left = 0;
 	world_trace(w, 'X', 0, 0, 0);
-	world_say(w, "crash");
+	world_tell(w, "crash");
 	list_for_each (t, &w->things, node)
 		t->crash(t);
 }

@@ -68,6 +68,10 @@ uint64_t world_trace_hash(const struct world *w);
 /* A line with the time in front; NULL: silent (the default). */
 void world_verbose(struct world *w, FILE *to);
 bool world_is_verbose(const struct world *w);
+/* The same for what is done to the volume, as against what comes of it: all that a script shows. */
+void world_tell(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool world_tells(const struct world *w);
+void world_script(struct world *w, bool script);
 void world_say(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- liveness ---- */
