@@ -133,8 +133,8 @@ static int arrivals(struct load *l)
 	while (!over(l)) {
 		double u = ((double)(rng_next(l) >> 11) + 0.5) / 9007199254740992.0;
 		due += -log(u) * 1e9 / (double)l->params->rate;
-		while ((double)loop_now_ns(l->loop) < due && !over(l))
-			co_sleep_ns((uint64_t)(due - (double)loop_now_ns(l->loop)) + 1);
+		for (uint64_t now = loop_now_ns(l->loop); now < (uint64_t)due && !over(l); now = loop_now_ns(l->loop))
+			co_sleep_ns((uint64_t)due - now);
 		while (!l->idle_count)
 			co_cond_wait(&l->ended);
 		struct op *op = mem_alloc(sizeof(*op));

@@ -79,6 +79,7 @@ class Report:
             sign = "<=" if j["most"] else ">="
             want = "" if j["target"] is None else f"  {sign} {j['target']:.2f} {'met' if j['met'] else 'NOT MET'}"
             print(f"    {j['name']:<44}{j['ratio']:8.3f}  +-{j['spread'] * 50:3.0f} %{want}", flush=True)
+        return results
 
     def ratios(self):
         return {r["row"]: {j["name"]: round(j["ratio"], 3) for j in r["ratios"]} for r in self.rows if r["ratios"]}

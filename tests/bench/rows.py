@@ -11,21 +11,23 @@ from machine import Failed, Missing
 
 
 class Row:
-    def __init__(self, name, metric, contestants, measure, ratios=(), unit=None, passes=None):
+    def __init__(self, name, metric, contestants, measure, ratios=(), unit=None, passes=None, done=None):
         self.name, self.metric, self.contestants = name, metric, contestants
         self.measure, self.ratios = measure, list(ratios)
         self.unit = unit or {"iops": "ops/s", "mibps": "MiB/s"}.get(metric, metric)
         self.passes = passes
+        self.done = done # called with the results
 
 
 class Part:
-    def __init__(self, name, sets, rows, contestants):
+    def __init__(self, name, sets, rows, contestants, quick=True):
         self.name, self.sets, self.rows, self.contestants = name, sets, rows, contestants
+        self.quick = quick # part of --quick even when no row of it is asked for by name
 
     def run(self, m, report):
         args = m.args
         rows = [r for r in self.rows if re.search(args.only, r.name)]
-        if not rows:
+        if not rows or (args.quick and not self.quick and not args.only):
             return
         m.prepare_part(self)
         state = {}
@@ -77,4 +79,6 @@ class Part:
                 except (Failed, OSError, KeyError) as e:
                     report.fail(row.name, c.name, e)
                     who.remove(c)
-        report.add(row.name, row.unit, samples, row.ratios)
+        results = report.add(row.name, row.unit, samples, row.ratios)
+        if row.done:
+            row.done(results)

@@ -45,6 +45,7 @@ struct options {
 	uint64_t page_cache_bytes;
 	uint64_t span_bytes;  /* of each raw member; 0: all */
 	uint64_t strip_bytes;
+	int priority;         /* of the rebuild; -1: as it is */
 };
 
 struct batch {
@@ -330,6 +331,8 @@ static int volume_open(struct bench *b)
 	e = raid_start(b->raid);
 	if (e)
 		return e;
+	if (b->o.work == WORK_OPEN)
+		return 0; /* no file */
 	raid_space(b->raid, &space);
 	b->map_cap = space.data_total;
 	b->map = mem_alloc(b->map_cap * sizeof(*b->map));
@@ -428,6 +431,13 @@ static int member_of(struct bench *b, unsigned *ret)
 			return 0;
 		}
 	}
+	/* Taken out of service before: it is not opened any more. */
+	for (unsigned i = 0; raid_member_info(b->raid, i, &m) == 0; i++) {
+		if (m.state == MEMBER_FAILED) {
+			*ret = i;
+			return 0;
+		}
+	}
 	log_error("%s: not a member", b->o.member);
 	return -ENODEV;
 }
@@ -446,6 +456,8 @@ static int do_job(struct bench *b, struct load_result *res)
 
 	if (rebuild) {
 		e = member_of(b, &index);
+		if (e == 0 && b->o.priority >= 0)
+			e = raid_set_priority(b->raid, RAID_JOB_REBUILD, (unsigned)b->o.priority);
 		if (e == 0)
 			e = raid_fail(b->raid, index);
 		if (e == 0)
@@ -535,6 +547,7 @@ static const char usage[] =
     "  -l LEVEL  -t STRIP-BYTES  -f FILL-MIB  -b BLOCK-BYTES  -q DEPTH  -w WRITE-PERCENT  -r (random)\n"
     "  -s SECONDS  -R RATE  -m MEMBERS-MISSING  -o (read only)  -S SPARE  -P PAGE-CACHE-MIB\n"
     "  -z SPAN-MIB (of each raw device)  -x SEED  -L (rebuild, scrub: with that load beside it)\n"
+    "  -p PRIORITY (of the rebuild)\n"
     "  fail and rebuild mean the first device.\n";
 
 static const char *const works[] = {"format", "fill", "raw", "volume", "rebuild", "scrub", "fsync", "fail", "open"};
@@ -544,7 +557,7 @@ static bool options_parse(struct options *o, int argc, char **argv)
 	unsigned work = 0;
 	int c;
 
-	*o = (struct options){.level = -1, .fill_bytes = 64u << 20};
+	*o = (struct options){.level = -1, .priority = -1, .fill_bytes = 64u << 20};
 	o->load = (struct load_params){.op_blocks = 1, .depth = 32, .duration_ns = NS_PER_S, .seed = 1};
 	while (argc > 1 && work < ARRAY_SIZE(works) && strcmp(argv[1], works[work]))
 		work++;
@@ -552,7 +565,7 @@ static bool options_parse(struct options *o, int argc, char **argv)
 		return false;
 	o->work = (enum work)work;
 	optind = 2;
-	while ((c = getopt(argc, argv, "l:t:f:b:q:w:rs:R:m:oS:P:z:x:L")) != -1) {
+	while ((c = getopt(argc, argv, "l:t:f:b:q:w:rs:R:m:oS:P:z:x:Lp:")) != -1) {
 		double v = optarg ? atof(optarg) : 0;
 		switch (c) {
 		case 'l': o->level = (int)v; break;
@@ -571,6 +584,7 @@ static bool options_parse(struct options *o, int argc, char **argv)
 		case 'z': o->span_bytes = (uint64_t)(v * (1 << 20)); break;
 		case 'x': o->load.seed = (uint64_t)v; break;
 		case 'L': o->has_load = true; break;
+		case 'p': o->priority = (int)v; break;
 		default: return false;
 		}
 	}
