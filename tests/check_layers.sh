@@ -5,7 +5,7 @@
 #   raid/ includes nothing of fs/ or tools/;
 #   fs/ sees of raid/ what raid.h shows, and the vocabulary below it; only the daemon's main and the
 #   front end see io_uring; nothing in fs/ includes tools/;
-#   libfuse stands in fs/fuse.c and fs/main.c, liburing in raid/uring.c, isa-l in raid/parity.c;
+#   libfuse stands in fs/fuse_ops.h, the front end's own, and fs/main.c, liburing in raid/uring.c, isa-l in raid/parity.c;
 #   what runs on the simulated clock and devices asks no real ones.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -50,12 +50,12 @@ done
 allowed=$(printf '%s' "$public" | sed 's/^ //; s/\./\\./g; s/ /|/g')
 wrong "fs/ sees raid/ through raid.h and the vocabulary below it" \
 	"$(includes "${fs[@]}" | grep -E '"(\.\./)?raid/' | grep -vE "\"(\.\./)?raid/($allowed)\"" |
-		grep -vE '^fs/(fuse|main|control)\.[ch]:.*"raid/uring\.h"')"
+		grep -vE '^fs/(fuse(_ops|_file)?|main|control)\.[ch]:.*"raid/uring\.h"')"
 wrong "fs/ knows nothing of tools or tests" \
 	"$(includes "${fs[@]}" | grep -E '"(\.\./)*(tools|tests)/')"
-wrong "libfuse in fs/fuse.c and fs/main.c alone" \
+wrong "libfuse in the front end and the daemon's main alone" \
 	"$(includes "${all[@]}" | grep -E '<(fuse3?/)?fuse[a-z_]*\.h>|"fuse_lowlevel' |
-		grep -vE '^fs/(fuse|main)\.c:|<linux/fuse\.h>')"
+		grep -vE '^fs/(fuse_ops\.h|main\.c):|<linux/fuse\.h>')"
 wrong "liburing in raid/uring.c alone" "$(includes "${all[@]}" | grep -E '<liburing' | grep -v '^raid/uring\.c:')"
 wrong "isa-l in raid/parity.c alone" "$(includes "${all[@]}" | grep -E '<isa-l|<raid\.h>|<erasure_code' | grep -v '^raid/parity\.c:')"
 wrong "tools/ is included by nobody but tools and tests" \
