@@ -396,7 +396,7 @@ int fs_fuse_open(struct fs *fs, struct loop *loop, struct uring *uring,
 	r = uring_watch(uring, f->fd, front_drain, f, &f->watch);
 	if (r < 0)
 		goto fail;
-	uring_set_idle_hook(uring, front_idle, f);
+	loop_set_idle_hook(loop, front_idle, f);
 	*ret = f;
 	return 0;
 fail:
@@ -423,7 +423,7 @@ void fs_fuse_close(struct fs_fuse *f)
 	if (!f)
 		return;
 	assert(f->active == 0);
-	uring_set_idle_hook(f->uring, NULL, NULL);
+	loop_set_idle_hook(f->loop, NULL, NULL);
 	front_unwatch(f);
 	fuse_session_destroy(f->se); /* closes the descriptor */
 	/* What was still open when the connection was cut. */

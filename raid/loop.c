@@ -27,6 +27,8 @@ struct loop {
 	bool in_round; /* rounds do not nest */
 	bool in_poll;
 	uint64_t round_ns; /* when the present one began */
+	bool (*hook)(void *arg);
+	void *hook_arg;
 };
 
 /* ---- timers ---- */
@@ -166,14 +168,23 @@ static void round_run(struct loop *loop)
 static void round_poll(struct loop *loop)
 {
 	uint64_t until_ns = LOOP_NEVER;
+	bool more;
 
-	if (!list_empty(&loop->runnable))
+	loop->in_round = loop->in_poll = true;
+	/* First: what it makes runnable, or due, must not wait for something else to happen. */
+	more = loop->hook && loop->hook(loop->hook_arg);
+	if (more || loop->stopping || !list_empty(&loop->runnable))
 		until_ns = 0;
 	else if (loop->timers)
 		until_ns = loop->timers->due_ns;
-	loop->in_round = loop->in_poll = true;
 	loop->backend->poll(loop->ctx, until_ns);
 	loop->in_round = loop->in_poll = false;
+}
+
+void loop_set_idle_hook(struct loop *loop, bool (*hook)(void *arg), void *arg)
+{
+	loop->hook = hook;
+	loop->hook_arg = arg;
 }
 
 void loop_run(struct loop *loop)

@@ -45,6 +45,11 @@ void loop_run(struct loop *loop);
 void loop_stop(struct loop *loop);
 /* Spawns fn(arg) as a coroutine and runs the loop until it has returned; its result. For tools and tests. */
 int loop_run_co(struct loop *loop, int (*fn)(void *arg), void *arg);
+/*
+ * Called once a round before the loop decides how long it may wait: lets a server drain a busy descriptor
+ * without polling it. May wake, spawn and arm. True: there is more, do not wait. NULL: none.
+ */
+void loop_set_idle_hook(struct loop *loop, bool (*hook)(void *arg), void *arg);
 /* Number of coroutines that exist. */
 unsigned loop_co_count(const struct loop *loop);
 

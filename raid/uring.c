@@ -110,8 +110,6 @@ struct uring {
 	struct list devs, closing;
 	struct list watches;
 	uint64_t random;
-	bool (*hook)(void *arg);
-	void *hook_arg;
 	bool refused; /* the kernel did not take all SQEs */
 };
 
@@ -532,15 +530,13 @@ static void backend_poll(void *ctx, uint64_t until_ns)
 	struct io_uring_cqe *cqe;
 	struct uring_dev *d;
 	uint64_t now_ns, wait_ns;
-	bool busy;
 
 	u->refused = false;
 	watches_arm(u);
-	busy = u->hook && u->hook(u->hook_arg);
 	list_for_each (d, &u->devs, node)
 		fill_dev(d);
 	now_ns = until_ns == 0 || until_ns == LOOP_NEVER ? 0 : backend_now_ns(u);
-	if (busy || until_ns <= now_ns || io_uring_cq_ready(&u->ring)) {
+	if (until_ns <= now_ns || io_uring_cq_ready(&u->ring)) {
 		push(u);
 	} else if (until_ns == LOOP_NEVER && !u->refused) {
 		check_enter(u, io_uring_submit_and_wait(&u->ring, 1));
@@ -833,12 +829,6 @@ void uring_unwatch(struct uring *u, struct uring_watch *w)
 		io_uring_prep_poll_remove(sqe, (uint64_t)(uintptr_t)&w->tag);
 		io_uring_sqe_set_data(sqe, NULL);
 	}
-}
-
-void uring_set_idle_hook(struct uring *u, bool (*hook)(void *arg), void *arg)
-{
-	u->hook = hook;
-	u->hook_arg = arg;
 }
 
 /* ---- the ring ---- */

@@ -41,7 +41,5 @@ int uring_dev_fd(struct dev *dev);
 struct uring_watch;
 int uring_watch(struct uring *u, int fd, void (*ready)(void *arg), void *arg, struct uring_watch **ret);
 void uring_unwatch(struct uring *u, struct uring_watch *w);
-/* Called once each loop round before waiting: lets a server drain a busy descriptor without polling it. */
-void uring_set_idle_hook(struct uring *u, bool (*hook)(void *arg), void *arg);
 
 #endif

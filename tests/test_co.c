@@ -644,6 +644,46 @@ static void test_batch(void **state)
 	buf_pool_exit();
 }
 
+/* ---- the idle hook ---- */
+
+static struct {
+	unsigned calls;
+	bool ran;
+} idle;
+
+static void idle_work(void *arg)
+{
+	co_yield ();
+	idle.ran = true;
+	loop_stop(loop);
+}
+
+/* Starts work that goes on by itself, and says that it has nothing more. */
+static bool idle_hook(void *arg)
+{
+	if (idle.calls++ == 0)
+		assert_int_equal(co_start(loop, idle_work, NULL), 0);
+	return false;
+}
+
+static bool idle_stop(void *arg)
+{
+	loop_stop(loop);
+	return false;
+}
+
+/* The world sleeps for ever, and says so, when the loop does not look after its hook. */
+static void test_idle_hook(void **state)
+{
+	memset(&idle, 0, sizeof(idle));
+	loop_set_idle_hook(loop, idle_hook, NULL);
+	loop_run(loop);
+	assert_true(idle.ran);
+	assert_int_equal(idle.calls, 1);
+	loop_set_idle_hook(loop, idle_stop, NULL);
+	loop_run(loop);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -652,6 +692,7 @@ int main(void)
 	    T(test_count_max),	T(test_deep),	    T(test_timers),    T(test_equal_timers),
 	    T(test_busy_timer), T(test_run_stop),   T(test_cond),      T(test_mutex),
 	    T(test_rwlock),	T(test_guard_page), T(test_buf_wait),  T(test_batch),
+	    T(test_idle_hook),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -584,12 +584,12 @@ static void test_watch(void **state)
 	assert_int_equal(pipe(fds), 0);
 	watched.fd = fds[0];
 	assert_int_equal(write(fds[1], "ab", 2), 2);
-	uring_set_idle_hook(uring, idle_hook, NULL);
+	loop_set_idle_hook(loop, idle_hook, NULL);
 	assert_int_equal(uring_watch(uring, fds[0], on_ready, NULL, &watched.watch), 0);
 	loop_run(loop); /* level: called again as long as nobody reads */
 	assert_int_equal(watched.calls, 5);
 	assert_true(watched.hook_calls >= 5);
-	uring_set_idle_hook(uring, NULL, NULL);
+	loop_set_idle_hook(loop, NULL, NULL);
 
 	/* Taken out while the kernel has it, and then it becomes readable. */
 	watched.calls = 0;

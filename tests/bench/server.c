@@ -596,7 +596,7 @@ static int serve(void)
 	e = uring_watch(uring, fuse_fd, drain, NULL, &watch);
 	if (e)
 		return e;
-	uring_set_idle_hook(uring, drain_idle, NULL);
+	loop_set_idle_hook(loop, drain_idle, NULL);
 	loop_run(loop);
 	return 0;
 }
