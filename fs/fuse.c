@@ -19,10 +19,11 @@
  * works while everything else hangs on a device, and a FORGET cannot fail for memory.
  *
  * We mount by ourselves, with mount(2), and give libfuse the descriptor (fuse_session_custom_io),
- * because its reply to INIT has to be amended: libfuse 3.14 does not know FUSE_HANDLE_KILLPRIV_V2,
- * without which the kernel asks for security.capability before every single write(2). With it the
- * kernel says in each write whether set-id bits must go; libfuse does not pass that on, so handlers
- * look at the raw message.
+ * because its reply to INIT has to be amended: libfuse 3.14 does not pass on FUSE_PARALLEL_DIROPS,
+ * without which the kernel looks up one name at a time in each directory, and does not know
+ * FUSE_HANDLE_KILLPRIV_V2, without which the kernel asks for security.capability before every
+ * single write(2). With it the kernel says in each write whether set-id bits must go; libfuse does
+ * not pass that on, so handlers look at the raw message.
  *
  * Attributes and names are cached by the kernel for TIMEOUT_S, absent names too: nobody but this
  * kernel changes anything. The one exception, set-id bits cleared by a write, is told to it.
@@ -37,8 +38,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define REQUESTS_MAX	 1024u
-#define ROUND_MAX	 64u /* requests taken before members get their turn */
+#define REQUESTS_MAX 1024u
+#define ROUND_MAX    64u /* requests taken before members get their turn */
 static_assert(LARGE_MAX > BACKGROUND_MAX && REQUESTS_MAX > LARGE_MAX, "see LARGE_MAX");
 #define READAHEAD_KB	 4096u
 #define WRITE_HEAD_BYTES (sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in))
@@ -49,6 +50,8 @@ static_assert(LARGE_MAX > BACKGROUND_MAX && REQUESTS_MAX > LARGE_MAX, "see LARGE
 #ifndef FUSE_HANDLE_KILLPRIV_V2
 #define FUSE_HANDLE_KILLPRIV_V2 (1 << 28)
 #endif
+/* libfuse 3.14 does not know the first, and knows but never answers the second. */
+#define INIT_FLAGS_WANTED (FUSE_HANDLE_KILLPRIV_V2 | FUSE_PARALLEL_DIROPS)
 static_assert(sizeof(struct fuse_in_header) == 40, "protocol");
 static_assert(sizeof(struct fuse_write_in) == 40, "protocol");
 
@@ -59,7 +62,7 @@ static ssize_t custom_read(int fd, void *data, size_t len, void *userdata)
 	return read(fd, data, len);
 }
 
-/* Every reply passes here; the one to INIT gets the flag that libfuse 3.14 cannot set. */
+/* Every reply passes here; the one to INIT gets the flags that libfuse 3.14 does not set. */
 static ssize_t custom_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	struct fs_fuse *f = userdata;
@@ -69,8 +72,7 @@ static ssize_t custom_writev(int fd, struct iovec *iov, int count, void *userdat
 		if (iov[0].iov_len == sizeof(*head) && head->unique == f->init_unique &&
 		    iov[1].iov_len >= offsetof(struct fuse_init_out, max_background)) {
 			struct fuse_init_out *out = iov[1].iov_base;
-			if (f->killpriv_v2)
-				out->flags |= FUSE_HANDLE_KILLPRIV_V2;
+			out->flags |= f->init_offered & INIT_FLAGS_WANTED;
 			f->init_unique = 0;
 		}
 	}
@@ -179,18 +181,112 @@ static void set_readahead(const struct fs_fuse *f)
 	close(fd);
 }
 
+/*
+ * libfuse takes the sizes on trust. What of each request must be there: a fixed part, as kernels
+ * send it since io_uring came (5.11, protocol 7.32), then strings.
+ */
+static const struct {
+	uint32_t opcode;
+	uint16_t fixed_bytes, strings;
+} shapes[] = {
+    {FUSE_LOOKUP, 0, 1},
+    {FUSE_FORGET, sizeof(struct fuse_forget_in), 0},
+    {FUSE_GETATTR, sizeof(struct fuse_getattr_in), 0},
+    {FUSE_SETATTR, sizeof(struct fuse_setattr_in), 0},
+    {FUSE_SYMLINK, 0, 2},
+    {FUSE_MKNOD, sizeof(struct fuse_mknod_in), 1},
+    {FUSE_MKDIR, sizeof(struct fuse_mkdir_in), 1},
+    {FUSE_UNLINK, 0, 1},
+    {FUSE_RMDIR, 0, 1},
+    {FUSE_RENAME, sizeof(struct fuse_rename_in), 2},
+    {FUSE_LINK, sizeof(struct fuse_link_in), 1},
+    {FUSE_OPEN, sizeof(struct fuse_open_in), 0},
+    {FUSE_READ, sizeof(struct fuse_read_in), 0},
+    {FUSE_WRITE, sizeof(struct fuse_write_in), 0},
+    {FUSE_RELEASE, sizeof(struct fuse_release_in), 0},
+    {FUSE_FSYNC, sizeof(struct fuse_fsync_in), 0},
+    {FUSE_SETXATTR, FUSE_COMPAT_SETXATTR_IN_SIZE, 1},
+    {FUSE_GETXATTR, sizeof(struct fuse_getxattr_in), 1},
+    {FUSE_LISTXATTR, sizeof(struct fuse_getxattr_in), 0},
+    {FUSE_REMOVEXATTR, 0, 1},
+    {FUSE_FLUSH, sizeof(struct fuse_flush_in), 0},
+    {FUSE_INIT, offsetof(struct fuse_init_in, flags2), 0},
+    {FUSE_OPENDIR, sizeof(struct fuse_open_in), 0},
+    {FUSE_READDIR, sizeof(struct fuse_read_in), 0},
+    {FUSE_RELEASEDIR, sizeof(struct fuse_release_in), 0},
+    {FUSE_FSYNCDIR, sizeof(struct fuse_fsync_in), 0},
+    {FUSE_CREATE, sizeof(struct fuse_create_in), 1},
+    {FUSE_INTERRUPT, sizeof(struct fuse_interrupt_in), 0},
+    {FUSE_BATCH_FORGET, sizeof(struct fuse_batch_forget_in), 0},
+    {FUSE_FALLOCATE, sizeof(struct fuse_fallocate_in), 0},
+    {FUSE_READDIRPLUS, sizeof(struct fuse_read_in), 0},
+    {FUSE_RENAME2, sizeof(struct fuse_rename2_in), 2},
+    {FUSE_LSEEK, sizeof(struct fuse_lseek_in), 0},
+};
+
+/* Whether libfuse's decoder and the handlers stay within the message. Others than these have no
+ * handler. */
+static bool message_ok(const struct request *q)
+{
+	const struct fuse_in_header *in = (const void *)q->msg;
+	const void *arg = in + 1;
+	size_t i = 0, at = sizeof(*in);
+
+	if (in->len != q->len_bytes)
+		return false;
+	while (i < ARRAY_SIZE(shapes) && shapes[i].opcode != in->opcode)
+		i++;
+	if (i == ARRAY_SIZE(shapes))
+		return true;
+	at += shapes[i].fixed_bytes;
+	if (at > q->len_bytes)
+		return false;
+	for (unsigned n = shapes[i].strings; n; n--) {
+		const char *end = memchr(q->msg + at, 0, q->len_bytes - at);
+		if (!end)
+			return false;
+		at = (size_t)(end + 1 - q->msg);
+	}
+	/* What follows says its length itself. */
+	switch (in->opcode) {
+	case FUSE_WRITE:
+		return ((const struct fuse_write_in *)arg)->size <= q->len_bytes - at;
+	case FUSE_SETXATTR:
+		return ((const struct fuse_setxattr_in *)arg)->size <= q->len_bytes - at;
+	case FUSE_BATCH_FORGET:
+		return ((const struct fuse_batch_forget_in *)arg)->count <=
+		       (q->len_bytes - at) / sizeof(struct fuse_forget_one);
+	default:
+		return true;
+	}
+}
+
+/* Not as the protocol has it: nothing is done. */
+static void request_refuse(struct request *q)
+{
+	const struct fuse_in_header *in = (const void *)q->msg;
+
+	log_error("/dev/fuse: request %u of %zu bytes is malformed", in->opcode, q->len_bytes);
+	if (in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET &&
+	    in->opcode != FUSE_INTERRUPT)
+		front_reply_raw(q->front, in->unique, -EINVAL, NULL, 0, NULL);
+	request_put(q);
+}
+
 /* q->msg holds a whole message. */
 static void request_start(struct request *q)
 {
 	const struct fuse_in_header *in = (const void *)q->msg;
 	struct fs_fuse *f = q->front;
 
+	if (!message_ok(q)) {
+		request_refuse(q);
+		return;
+	}
 	if (in->opcode == FUSE_INIT) {
 		const struct fuse_init_in *init = (const void *)(in + 1);
 		f->init_unique = in->unique;
-		f->killpriv_v2 =
-		    q->len_bytes >= sizeof(*in) + offsetof(struct fuse_init_in, flags) + 4 &&
-		    (init->flags & FUSE_HANDLE_KILLPRIV_V2);
+		f->init_offered = init->flags;
 	}
 	if (never_waits(in->opcode)) {
 		uint32_t opcode = in->opcode;

@@ -113,7 +113,7 @@ void fuse_file_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		buf_put(data);
 	}
 	if (r < 0)
-		front_error(req, r == -EAGAIN ? -EIO : r);
+		front_error(req, r);
 }
 
 void fuse_file_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
@@ -160,6 +160,10 @@ void fuse_file_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, of
 {
 	struct fs_fuse *f = front_of(req);
 
+	if (mode & FS_FALLOC_KEEP_TIMES) {
+		front_error(req, -EOPNOTSUPP); /* ours, and no mode of fallocate(2) */
+		return;
+	}
 	/* A kernel with a write-back cache has the times, and sends them. */
 	if (f->options.writeback_cache)
 		mode |= FS_FALLOC_KEEP_TIMES;

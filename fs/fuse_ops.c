@@ -110,6 +110,9 @@ struct fs_cred front_cred(fuse_req_t req)
 
 void front_error(fuse_req_t req, int r)
 {
+	/* Bytes that are wrong, members that are gone or do not answer: one thing to a program. */
+	if (r == -EBADMSG || r == -ETIMEDOUT || r == -EAGAIN)
+		r = -EIO;
 	/* A reply fails only if the request is no longer there: then nobody waits for it. */
 	(void)fuse_reply_err(req, -r);
 }

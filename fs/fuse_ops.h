@@ -55,7 +55,7 @@ struct fs_fuse {
 	/* Open files. Only what the second kind has open may have dirty pages in the kernel. */
 	struct list readers, writers;
 	uint64_t init_unique; /* of the INIT being answered */
-	bool killpriv_v2;     /* the kernel offers it */
+	uint32_t init_offered; /* flags that the kernel sent with it */
 };
 
 /* An open file. */

@@ -78,6 +78,8 @@ struct raid {
 	uint64_t counts[3][4]; /* class, state */
 	struct co_mutex commit_lock;
 	struct co_cond timer_stop;
+	bool hold; /* calls that may yield wait in `held` */
+	struct co_cond held;
 	bool timer_running, timer_ends;
 	bool in_hook, strict, frozen, opened;
 	int error;
@@ -182,12 +184,22 @@ static uint64_t rnd(struct raid *r)
 	return mix(&r->random);
 }
 
+static void held(struct raid *r)
+{
+	while (r->hold) {
+		r->busy++;
+		co_cond_wait(&r->held);
+		r->busy--;
+	}
+}
+
 static void maybe_yield(struct raid *r)
 {
 	if (r->in_hook)
 		MISUSE(r, "a call that yields from within pre_commit");
 	if (!co_self())
 		MISUSE(r, "a call that yields outside a coroutine");
+	held(r);
 	if (r->params.yield_one_in && rnd(r) % r->params.yield_one_in == 0) {
 		r->busy++;
 		co_yield ();
@@ -324,6 +336,7 @@ struct raid *fake_raid_new(struct loop *loop, const struct fake_raid_params *par
 	list_init(&r->readers);
 	co_mutex_init(&r->commit_lock);
 	co_cond_init(&r->timer_stop);
+	co_cond_init(&r->held);
 	r->chunk_next = 1;
 	r->txn = 1;
 	r->fail_lba = LBA_NONE;
@@ -436,9 +449,19 @@ void fake_raid_set_strict(struct raid *r, bool strict)
 {
 	r->strict = strict;
 }
+void fake_raid_set_eagain(struct raid *r, unsigned one_in)
+{
+	r->params.eagain_one_in = one_in;
+}
 void fake_raid_set_yield(struct raid *r, unsigned one_in)
 {
 	r->params.yield_one_in = one_in;
+}
+void fake_raid_hold(struct raid *r, bool hold)
+{
+	r->hold = hold;
+	if (!hold)
+		co_cond_wake_all(&r->held);
 }
 void fake_raid_freeze(struct raid *r)
 {

@@ -62,7 +62,11 @@ void fake_raid_report_lost(struct raid *r, uint64_t lba, uint32_t count);
 /* Off: reading blocks that are not allocated gives -EBADMSG instead of an abort. For tests of
  * damage. */
 void fake_raid_set_strict(struct raid *r, bool strict);
+/* As fake_raid_params.eagain_one_in, from now on. */
+void fake_raid_set_eagain(struct raid *r, unsigned one_in);
 void fake_raid_set_yield(struct raid *r, unsigned one_in);
+/* Whatever may yield hangs from now on, as on devices that do not answer; false: it goes on. */
+void fake_raid_hold(struct raid *r, bool hold);
 /* Every commit from now on fails to become durable until a crash; its callers get -EIO. */
 void fake_raid_freeze(struct raid *r);
 
