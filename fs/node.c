@@ -28,7 +28,7 @@
  * its own.
  */
 #include "node.h"
-#include <xxhash.h>
+#include "raid/xxh3.h"
 
 #define HASH_BUCKETS_MIN 256u
 #define LOAD_TRIES_MAX	 16 /* times that memory is lost to a hung device */

@@ -25,9 +25,9 @@
  * An empty transaction writes no record: there is nothing to be lost.
  */
 #include <stdlib.h>
-#include <xxhash.h>
 
 #include "volume.h"
+#include "xxh3.h"
 
 #define COMMIT_NS_DEFAULT (5 * NS_PER_S)
 #define RECORD_IOV_MAX 512u      /* blocks in one I/O of a record */
@@ -1019,17 +1019,43 @@ int journal_init(struct raid *r)
 	return j->open ? 0 : -ENOMEM;
 }
 
+int journal_first_record(struct raid *r)
+{
+	struct journal *j = &r->journal;
+	struct txn *empty = txn_new(1);
+	struct record rec = {0};
+	int err = empty ? 0 : -ENOMEM;
+
+	j->record_seq = 0;
+	j->tail = 1;
+	if (!err)
+		err = record_build(r, empty, &rec);
+	if (!err)
+		err = record_write(r, &rec);
+	record_free(&rec);
+	txn_free(empty);
+	j->first_on = err ? 0 : rec.members;
+	return err;
+}
+
 void journal_reset(struct raid *r)
 {
 	struct journal *j = &r->journal;
 
 	assert(txn_empty(j->open));
 	j->open->seq = 1;
-	j->durable = j->record_seq = j->captured = j->captured_record = 0;
-	j->tail = j->tail_durable = 1;
+	j->durable = j->captured = j->captured_record = 0;
+	j->record_seq = j->tail = j->tail_durable = 1;
 	for (unsigned m = 0; m < MEMBERS_MAX; m++) {
-		j->rings[m].head = 0;
-		j->rings[m].first = j->rings[m].count = 0;
+		struct ring *g = &j->rings[m];
+
+		if (j->first_on >> m & 1) {
+			g->first = (g->first + g->count - 1) % g->cap;
+			g->count = 1;
+		} else {
+			g->head = 0;
+			g->first = g->count = 0;
+		}
 	}
 }
 

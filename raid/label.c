@@ -47,11 +47,11 @@
 #include "co.h"
 #include "format.h"
 #include "io.h"
+#include "xxh3.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/uio.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define LABEL_VERSION	       1u
 #define LABEL_DEVICE_BYTES_MIN (2ull * LABEL_AREA_BYTES)

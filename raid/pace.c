@@ -5,8 +5,8 @@
  * Without foreground requests a job goes as fast as it can. With them, what it costs them is measured and not guessed: every
  * 400 ms or so it holds still for 40 ms, and the latency of the requests that begin then is compared with that of the others.
  * (Or so: a program that asks every 100 ms would else be met always or never.) So the comparison is with the load of this moment, whatever that is, and needs no idea of the devices.
- * What is compared is the 31/32 quantile of each class of requests: means hide what a burst of background work does to the
- * few that are behind it, and the 99th percentile needs more requests than a slow load has in a second.
+ * What is compared is what one request of 128 of each class exceeds: means hide what a burst of background work does to the few
+ * that are behind it. A slow load has too few for that in a second; of it, what one of 32 exceeds.
  *
  * The rate follows from that by additive increase and multiplicative decrease: halved when latency is more than the
  * priority allows times what it is without the job, otherwise doubled up to half of where it was last too much, and from
@@ -28,7 +28,9 @@
 #define BURST_NS      QUIET_NS /* what was not used may be made up for: the time of holding still */
 #define SAMPLES_MIN   32u      /* of each kind before they are compared */
 #define SAMPLES_OLD   4096u    /* more are halved: what was long ago fades */
-#define QUANTILE_TAIL 32u
+#define TAIL	      128u     /* one of so many is slower than what is compared */
+#define TAIL_FEW      32u      /* with fewer requests than TAIL_SAMPLES */
+#define TAIL_SAMPLES  512u
 #define UNIT_NS	      (8 * NS_PER_MS) /* work of one unit at the present rate */
 #define UNIT_BLOCKS   8u	      /* at least */
 #define RATE_MAX      (64ull << 30)
@@ -72,10 +74,10 @@ static void hist_add(struct pace_hist *h, uint64_t ns)
 	h->total++;
 }
 
-/* One of QUANTILE_TAIL is slower. */
-static uint64_t hist_tail(const struct pace_hist *h)
+/* One of `tail` is slower. */
+static uint64_t hist_tail(const struct pace_hist *h, unsigned tail)
 {
-	uint32_t above = h->total / QUANTILE_TAIL;
+	uint32_t above = h->total / tail;
 	unsigned i = PACE_BUCKETS;
 
 	while (i-- > 0) {
@@ -133,10 +135,11 @@ static enum verdict latency_judge(struct pace *p, unsigned priority)
 
 	for (unsigned c = 0; c < PACE_CLASSES; c++) {
 		struct pace_hist *quiet = &p->quiet[c], *busy = &p->busy[c];
+		unsigned tail = MIN(quiet->total, busy->total) < TAIL_SAMPLES ? TAIL_FEW : TAIL;
 
 		if (quiet->total < SAMPLES_MIN || busy->total < SAMPLES_MIN)
 			continue;
-		if (hist_tail(busy) * 100 > hist_tail(quiet) * latency_allowed(priority))
+		if (hist_tail(busy, tail) * 100 > hist_tail(quiet, tail) * latency_allowed(priority))
 			v = VERDICT_TOO_MUCH;
 		else if (v == VERDICT_UNKNOWN)
 			v = VERDICT_GOOD;

@@ -19,9 +19,9 @@
  * announce them.
  */
 #include <stdlib.h>
-#include <xxhash.h>
 
 #include "volume.h"
+#include "xxh3.h"
 
 #define PAGE_CACHE_BYTES_DEFAULT (64ull << 20)
 #define PAGES_PER_BATCH 64u

@@ -237,7 +237,7 @@ int raid_replace(struct raid *r, unsigned index, struct dev *dev);
 int raid_scrub_start(struct raid *r);
 int raid_scrub_cancel(struct raid *r);
 /*
- * How much a job takes from requests that come meanwhile, kept with the volume, and in force at once: at 0 the 1/32 slowest of them
+ * How much a job takes from requests that come meanwhile, kept with the volume, and in force at once: at 0 the slowest of them
  * may take 1.25 times as long as without it, at 50 (which is so until it is set) twice as long; at 100 it waits for
  * nobody. It always does at least 4 MiB and 1 MiB more for each point of each member in a second. -EINVAL: more than 100;
  * -EROFS. Yields.

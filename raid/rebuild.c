@@ -288,6 +288,18 @@ static bool stale_is_right(struct raid *r, const struct work *w, uint64_t row, c
 	       page_sum(r, w->chunk, row, sum);
 }
 
+/* A block that is read wrong where it should have helped is lost with the one that needed it, whoever may be rebuilt next. */
+static void list_lost_sources(struct raid *r, struct rows *rows, unsigned slot, unsigned i,
+			      struct walk_lost *lost)
+{
+	for (unsigned s = 0; s < rows->span; s++) {
+		uint8_t found = rows->found[s * rows->count + i];
+
+		if (s != slot && (found == SLOT_BAD_SUM || found == SLOT_BAD_IO))
+			walk_lost_slot(r, lost, rows, s, i);
+	}
+}
+
 /* Under the lock: lists what the target needs. Returns how many blocks. */
 static unsigned unit_list(struct raid *r, const struct work *w, struct rows *rows, const char *old,
 			  struct write_list *list, struct walk_lost *lost)
@@ -302,6 +314,8 @@ static unsigned unit_list(struct raid *r, const struct work *w, struct rows *row
 
 		if (!walk_slot_counts(w->chunk, rows->row + i, rows->group, slot))
 			continue;
+		if (!copies)
+			list_lost_sources(r, rows, slot, i, lost);
 		if (*state == SLOT_LOST && old && stale_is_right(r, w, rows->row + i, old_block))
 			continue;
 		if (*state == SLOT_LOST)

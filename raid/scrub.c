@@ -22,7 +22,8 @@
  */
 #include "walk.h"
 
-#define STRETCH_UNITS 64u	      /* between looks at the clock */
+#define STRETCH_UNITS 256u	      /* between looks at the clock */
+#define PAGE_WORKERS  16u	      /* pages that are looked at side by side */
 #define SAVE_NS	      (60 * NS_PER_S) /* the cursor goes into the table */
 #define RESTAGED_ROWS_MAX                                                                          \
 	16u /* rows whose parity is staged under one lock: a transaction has limits */
@@ -213,31 +214,72 @@ static void scrub_passed(struct walk *w, unsigned count)
 
 /* ---- pages and labels ---- */
 
-static int scrub_pages(struct raid *r, struct chunk *c)
+struct scrub_pages {
+	struct raid *r;
+	struct chunk *chunk;
+	uint32_t next, end;
+	uint64_t bad;
+	int error;
+	unsigned workers;
+	struct co_cond done;
+};
+
+/* Pages are small: what takes time is to wait for each. */
+static void scrub_pages_work(struct scrub_pages *sp)
 {
-	uint64_t bad_all = 0;
-	int err = 0;
+	struct raid *r = sp->r;
 
-	for (uint32_t number = 0; number < c->geom.bitmap_pages + c->geom.sum_pages && !err;
-	     number++) {
+	while (sp->next < sp->end && !sp->error) {
 		unsigned bad = 0;
+		int err;
 
-		if (walk_stopped(r, &r->scrub))
-			return -ECANCELED;
-		err = page_verify_copies(r, c, number, &bad);
+		if (walk_stopped(r, &r->scrub)) {
+			sp->error = -ECANCELED;
+			break;
+		}
+		err = page_verify_copies(r, sp->chunk, sp->next++, &bad);
 		if (err == -EBADMSG || err == -EIO) {
 			info(r)->found++; /* logged, and what it covered is named with its rows */
 			err = r->error;
 		}
-		bad_all += bad;
-		if (number % 64 == 63)
+		sp->bad += bad;
+		if (err && !sp->error)
+			sp->error = err;
+		/* Those that were never written are told from memory. */
+		if (sp->next % 64 == 0)
 			co_yield ();
 	}
-	info(r)->found += bad_all;
-	if (!err && bad_all)
+}
+
+static void scrub_pages_worker(void *arg)
+{
+	struct scrub_pages *sp = arg;
+
+	scrub_pages_work(sp);
+	sp->workers--;
+	co_cond_wake_all(&sp->done);
+}
+
+static int scrub_pages(struct raid *r, struct chunk *c)
+{
+	struct scrub_pages sp = {.r = r, .chunk = c, .end = c->geom.bitmap_pages + c->geom.sum_pages};
+	int err;
+
+	co_cond_init(&sp.done);
+	while (sp.workers < PAGE_WORKERS - 1) {
+		if (co_spawn(r->loop, scrub_pages_worker, &sp))
+			break; /* fewer do it as well */
+		sp.workers++;
+	}
+	scrub_pages_work(&sp);
+	while (sp.workers)
+		co_cond_wait(&sp.done);
+	err = sp.error;
+	info(r)->found += sp.bad;
+	if (!err && sp.bad)
 		err = journal_checkpoint(r); /* they are dirty now */
 	if (!err)
-		info(r)->repaired += bad_all;
+		info(r)->repaired += sp.bad;
 	return err;
 }
 
@@ -320,6 +362,11 @@ static void scrub_wait_for_rebuild(struct raid *r)
 		co_cond_wait(&r->rebuild.ended);
 }
 
+static void scrub_turn(struct walk *w)
+{
+	scrub_wait_for_rebuild(w->r);
+}
+
 static int scrub_chunk(struct scrub *s, struct chunk *c, uint64_t from)
 {
 	struct raid *r = s->r;
@@ -328,13 +375,13 @@ static int scrub_chunk(struct scrub *s, struct chunk *c, uint64_t from)
 			 .chunk = c,
 			 .row = from,
 			 .unit = scrub_rows,
+			 .turn = scrub_turn,
 			 .passed = scrub_passed};
 	int err = 0;
 
 	if (space_load(r, c))
 		log_warning("chunk %u: its bitmap is lost: all of it is looked at", c->number);
 	while (w.row < c->geom.rows && !err) {
-		scrub_wait_for_rebuild(r);
 		w.end = MIN(w.row + STRETCH_UNITS * ROWS_MAX, c->geom.rows);
 		err = walk_rows(&w);
 		if (!err)

@@ -126,7 +126,9 @@ static int new_epoch(struct raid *r, struct dev **stale)
 	r->t->epoch = MAX(r->t->epoch, r->t->gen) + 1;
 	r->t->salt = loop_random(r->loop);
 	r->t->flags &= ~TABLE_CLEAN;
-	err = health_table_write_locked(r);
+	err = journal_first_record(r);
+	if (!err)
+		err = health_table_write_locked(r);
 	if (!err)
 		journal_reset(r);
 	return err;

@@ -21,7 +21,7 @@
  */
 #include "walk.h"
 
-#define WALK_WORKERS_MAX    4u
+#define WALK_WORKERS_MAX    8u
 #define WALK_UNIT_BYTES_MAX (2u << 20) /* of one group; there may be few rows of a wide one */
 #define WALK_POOL_SHARE	    4u	       /* units in flight take at most this part of the pool */
 
@@ -249,6 +249,8 @@ static void walk_wait_turn(struct walk *w)
 	struct raid *r = w->r;
 	uint64_t wait_ns;
 
+	if (w->turn)
+		w->turn(w);
 	if (!w->job)
 		return;
 	while (!walk_stopped(r, w->job) &&

@@ -17,6 +17,8 @@ struct walk {
 	int (*unit)(struct walk *w, uint64_t row, unsigned count);
 	/* Called for all units, before they are looked at: progress. NULL allowed. */
 	void (*passed)(struct walk *w, unsigned count);
+	/* Called before each unit is taken, for what else it has to wait for. Yields. NULL allowed. */
+	void (*turn)(struct walk *w);
 	void *user;
 	/* walk.c's */
 	unsigned unit_rows, workers;

@@ -35,7 +35,7 @@ wrong "raid/ knows nothing of files, tools or tests" \
 	"$(includes "${raid[@]}" | grep -E '"(\.\./)*(fs|tools|tests)/|"\.\./')"
 
 # What raid.h includes, and so on.
-public=" base.h buf.h co.h loop.h io.h raid.h"
+public=" base.h buf.h co.h loop.h io.h raid.h xxh3.h"
 grew=1
 while [ "$grew" = 1 ]; do
 	grew=0
