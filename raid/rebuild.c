@@ -24,7 +24,8 @@
  *   3. Row by row under the lock of the cell (writers from before 1 hold it) what is there is
  * verified or recovered, and written to the target alone. Blocks with an image are left out: the
  * image goes home to both.
- *   4. A checkpoint: pages and images are on the target. A flush.
+ *   4. A checkpoint: pages and images are on the target. Its flush, which comes last, is that of the
+ * rows as well.
  *   5. The table says so. While it is written both homes still get every write, so that if it
  * cannot be written, or the target fails right then, the old home is as good as before.
  *   6. When nobody can still be writing to the slice that was given up, it is free.
@@ -500,12 +501,10 @@ static int copy_column(struct rebuild *rb)
 		err = copy_pages(r, &rb->work);
 	if (!err)
 		err = walk_rows(&walk);
+	/* It also flushes what the walk wrote: a crash after the table is written must not find it
+	 * naming a slice whose copy was only in a cache. */
 	if (!err)
 		err = journal_checkpoint(r);
-	/* W6: a crash after the table is written must not find it naming a slice whose copy was
-	 * only in a cache. */
-	if (!err)
-		err = journal_flush_members(r);
 	return err ? err : work_possible(r, &rb->work) ? 0 : -ENODEV;
 }
 
