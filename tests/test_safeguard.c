@@ -1,0 +1,1232 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Safeguards whose absence only shows in a moment that chance does not hit: here each gets that moment. What becomes of
+ * each sector at the crash is not drawn but chosen. tests/broken builds the safeguards out and sees these tests fail.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "raid/label.h"
+#include "raid/volume.h"
+#include "sim/simdev.h"
+#include "sim/world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+#define DISKS_MAX  4
+#define DISK_BYTES (80ull << 20)
+#define JOURNAL_BYTES (4u << 20)
+#define POOL_BYTES (64u << 20)
+#define BLOCKS_MAX 4096
+#define POINTS_MAX 2000 /* of one crash loop: it must have come to its end by then */
+
+static struct world *world;
+static struct loop *loop;
+static struct raid *raid;
+static struct simdev *disks[DISKS_MAX];
+static bool offered[DISKS_MAX];
+static unsigned disk_count, level;
+static struct {
+	uint64_t lba, version;
+} model[BLOCKS_MAX];
+static unsigned model_count;
+static const struct uuid *want_fs; /* NULL: whatever is there */
+static uint64_t version_next;
+
+/* ---- the bench; in the coroutine of the test ---- */
+
+static void disks_new(void)
+{
+	static const struct simdev_params p = {
+	    .size_bytes = DISK_BYTES, .sector_bytes = 512, .volatile_cache = true, .crash_keep = 40, .crash_garble = 20};
+
+	for (unsigned i = 0; i < disk_count; i++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "disk%u", i);
+		disks[i] = simdev_new(world, name, &p);
+		assert_non_null(disks[i]);
+		offered[i] = true;
+	}
+}
+
+static int format(void)
+{
+	struct raid_format_params params = {
+	    .level = (int)level, .journal_bytes = JOURNAL_BYTES, .slice_bytes = 4 << 20, .strip_bytes = 16 << 10};
+	struct dev *devs[DISKS_MAX];
+	int err;
+
+	for (unsigned i = 0; i < disk_count; i++)
+		devs[i] = simdev_open(disks[i]);
+	err = raid_format(loop, devs, disk_count, &params);
+	for (unsigned i = 0; i < disk_count; i++)
+		dev_close(devs[i]);
+	return err;
+}
+
+static int open_flags(unsigned flags)
+{
+	struct raid_options options = {.flags = flags};
+	struct dev *devs[DISKS_MAX];
+	unsigned count = 0;
+	int err;
+
+	for (unsigned i = 0; i < disk_count; i++)
+		if (offered[i])
+			devs[count++] = simdev_open(disks[i]);
+	err = raid_open(loop, devs, count, want_fs, &options, &raid);
+	while (err && count)
+		dev_close(devs[--count]);
+	if (err)
+		raid = NULL;
+	return err;
+}
+
+static void close_volume(void)
+{
+	assert_int_equal(raid_close(raid), 0);
+	raid = NULL;
+}
+
+static void crash(void)
+{
+	world_crash(world);
+	if (raid)
+		raid_abandon(raid);
+	raid = NULL;
+	world_restart(world);
+}
+
+static void fill(void *data, uint64_t lba, uint64_t version)
+{
+	uint64_t *w = data, x = lba * 0x9e3779b97f4a7c15ull ^ version * 0xbf58476d1ce4e5b9ull;
+
+	for (unsigned i = 0; i < BLOCK_BYTES / 8; i++)
+		w[i] = x += 0x94d049bb133111ebull;
+}
+
+/* New blocks, live and not committed; an error is a crash. */
+static int write_blocks(unsigned count)
+{
+	struct raid_block blocks[64];
+	struct raid_run runs[16];
+	int err = 0;
+
+	while (count && !err) {
+		unsigned want = MIN(count, ARRAY_SIZE(blocks)), n = 0, run_count = 0;
+		unsigned before = model_count;
+		char *data = buf_get_wait((size_t)want * BLOCK_BYTES);
+
+		err = raid_alloc_data(raid, want, 0, runs, ARRAY_SIZE(runs), &run_count);
+		for (unsigned i = 0; i < run_count && !err; i++) {
+			for (unsigned k = 0; k < runs[i].count; k++, n++) {
+				assert_true(model_count < BLOCKS_MAX);
+				model[model_count].lba = runs[i].lba + k;
+				model[model_count].version = version_next++;
+				blocks[n] = (struct raid_block){.lba = runs[i].lba + k,
+								.data = data + (size_t)n * BLOCK_BYTES};
+				fill(blocks[n].data, model[model_count].lba, model[model_count].version);
+				model_count++;
+			}
+		}
+		if (!err)
+			err = raid_write(raid, blocks, n, 0);
+		for (unsigned i = 0; i < run_count && !err; i++)
+			raid_stage_live(raid, runs[i].lba, runs[i].count);
+		buf_put(data);
+		count -= MIN(n, count);
+		if (err)
+			model_count = before;
+	}
+	return err;
+}
+
+static void compare(void)
+{
+	char *data = buf_get_wait(BLOCK_BYTES), want[BLOCK_BYTES];
+
+	for (unsigned i = 0; i < model_count; i++) {
+		assert_int_equal(raid_read(raid, model[i].lba, 1, data), 0);
+		fill(want, model[i].lba, model[i].version);
+		assert_memory_equal(data, want, BLOCK_BYTES);
+	}
+	buf_put(data);
+}
+
+static void print_problem(void *arg, const char *text)
+{
+	(void)arg;
+	printf("problem: %s\n", text);
+}
+
+/* Opened for looking: sound, and everything of the model is there. */
+static void check_opened(void)
+{
+	assert_int_equal(raid_check(raid, print_problem, NULL), 0);
+	compare();
+	close_volume();
+}
+
+static void check_clean(void)
+{
+	assert_int_equal(open_flags(RAID_OPEN_CHECK), 0);
+	check_opened();
+}
+
+/* ---- what a crash leaves ---- */
+
+static bool in_labels(struct simdev *d, uint64_t block)
+{
+	return block < LABEL_AREA_BYTES / BLOCK_BYTES ||
+	       block >= label_b_off(simdev_size_bytes(d)) / BLOCK_BYTES;
+}
+
+static enum simfate labels_stay(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return in_labels(d, block) ? SIMFATE_KEEP : SIMFATE_DROP;
+}
+
+static enum simfate labels_go(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return in_labels(d, block) ? SIMFATE_DROP : SIMFATE_KEEP;
+}
+
+static void set_fate(simfate_fn *fn)
+{
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_set_fate(disks[i], fn, NULL);
+}
+
+/* The disks as they are now, to go back to as often as need be. */
+static struct simdev *saved[DISKS_MAX];
+
+static void save(void)
+{
+	for (unsigned i = 0; i < disk_count; i++)
+		saved[i] = simdev_clone(disks[i], "saved");
+}
+
+static void restore(void)
+{
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_revert(disks[i], saved[i]);
+}
+
+static void save_end(void)
+{
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_free(saved[i]);
+}
+
+/* ---- running them ---- */
+
+static int run_co(void *arg)
+{
+	void (**test)(void) = arg;
+
+	(*test)();
+	return 0;
+}
+
+static bool verbose;
+
+static void quiet(enum log_level l, const char *text, void *arg)
+{
+	(void)arg;
+	if (verbose)
+		printf("%d %s\n", (int)l, text);
+}
+
+/* Not in a coroutine. */
+static void run_on(void (*test)(void), unsigned on_level, unsigned disks_wanted)
+{
+	level = on_level;
+	disk_count = disks_wanted;
+	model_count = 0;
+	version_next = 1;
+	want_fs = NULL;
+	world = world_new(1);
+	loop = loop_new(&world_backend, world);
+	assert_int_equal(loop_run_co(loop, run_co, &test), 0);
+	assert_int_equal(loop_co_count(loop), 0);
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_free(disks[i]);
+	loop_free(loop);
+	world_free(world);
+	assert_int_equal(buf_pool_used_bytes(), 0);
+}
+
+static void run(void (*test)(void))
+{
+	run_on(test, 5, 3);
+}
+
+/* ---- making a volume ---- */
+
+static bool any_label(void)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < disk_count; i++) {
+		struct dev *dev = simdev_open(disks[i]);
+		struct label l;
+
+		if (!label_read(dev, &l)) {
+			any = true;
+			label_clear(&l);
+		}
+		dev_close(dev);
+	}
+	return any;
+}
+
+/*
+ * Labels that a crash keeps must not promise a chunk that it does not. (Of a mkfs that was cut short some labels may be
+ * all there is: so too few members are legal, and fsck would have something to say.)
+ */
+static void do_format_crash(void)
+{
+	char *block = buf_get_wait(BLOCK_BYTES);
+	int err = -1, opened;
+
+	disks_new();
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(labels_stay);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = format();
+		world_crash_at(world, 0, 0);
+		crash();
+		set_fate(NULL);
+		opened = any_label() ? open_flags(0) : -ENODATA;
+		if (opened) {
+			assert_true(err && (opened == -ENODATA || opened == -ENODEV));
+			continue;
+		}
+		assert_int_equal(raid_read(raid, LBA_ROOT, 1, block), 0);
+		close_volume();
+	}
+	buf_put(block);
+	save_end();
+}
+
+static void test_format_crash(void **state)
+{
+	(void)state;
+	run(do_format_crash);
+}
+
+/* What was there before is whole until its labels have gone, also where a crash keeps all else that was written. */
+static void do_format_over_crash(void)
+{
+	struct raid_info info;
+	int err = -1;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(300), 0);
+	raid_info(raid, &info);
+	want_fs = &info.fs;
+	close_volume();
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(labels_go);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = format();
+		world_crash_at(world, 0, 0);
+		crash();
+		if (!open_flags(RAID_OPEN_CHECK))
+			check_opened();
+	}
+	save_end();
+}
+
+static void test_format_over_crash(void **state)
+{
+	(void)state;
+	run(do_format_over_crash);
+}
+
+/* ---- a new chunk ---- */
+
+/* Of labels B the older place of a member: then what was only prepared counts where all have it. */
+static void damage_labels_b(struct simdev *d)
+{
+	struct label_disk l[LABEL_PLACES];
+	uint64_t off = label_b_off(simdev_size_bytes(d));
+
+	for (unsigned p = 0; p < LABEL_PLACES; p++)
+		simdev_peek(d, off + p * LABEL_PLACE_BYTES, &l[p], sizeof(l[p]));
+	simdev_garble(d, off + (from_le64(l[0].gen) < from_le64(l[1].gen) ? 0 : LABEL_PLACE_BYTES), BLOCK_BYTES);
+}
+
+static void do_grow_crash(void)
+{
+	unsigned count;
+	int err = -1;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(300), 0);
+	close_volume();
+	count = model_count;
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(NULL);
+		assert_int_equal(open_flags(0), 0);
+		set_fate(labels_stay);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = raid_meta_ensure(raid, raid_meta_ready(raid, 0) + 1, 0);
+		world_crash_at(world, 0, 0);
+		crash();
+		damage_labels_b(disks[0]);
+		model_count = count;
+		check_clean();
+	}
+	save_end();
+}
+
+static void test_grow_crash(void **state)
+{
+	(void)state;
+	run(do_grow_crash);
+}
+
+/* ---- the journal ---- */
+
+/* A block that anybody may have written into a file, in a piece of the ring that no record covers any more. */
+static void forge_record(const struct raid_info *info)
+{
+	struct record_disk *d = mem_zalloc(sizeof(*d));
+
+	assert_non_null(d);
+	d->magic = to_le64(RECORD_MAGIC);
+	d->fs = info->fs;
+	d->epoch = to_le64(info->epoch);
+	d->seq = to_le64(info->journal_seq + 1000);
+	d->tail = d->seq;
+	d->durable = to_le64(info->journal_seq + 999);
+	d->total_bytes = to_le32(BLOCK_BYTES);
+	d->sum = to_le64(XXH3_64bits_withSeed(d, sizeof(*d), 0));
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_poke(disks[i], LABEL_AREA_BYTES + JOURNAL_BYTES - BLOCK_BYTES, d, sizeof(*d));
+	mem_free(d);
+}
+
+static void do_forged_record(void)
+{
+	struct raid_info info;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(100), 0);
+	assert_int_equal(raid_commit(raid), 0);
+	raid_info(raid, &info);
+	crash();
+	forge_record(&info);
+	check_clean();
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	close_volume();
+}
+
+static void test_forged_record(void **state)
+{
+	(void)state;
+	run(do_forged_record);
+}
+
+/* Which disk keeps what it has of the journal. */
+static unsigned keeper;
+
+static enum simfate journal_on_one(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	bool journal = block >= LABEL_AREA_BYTES / BLOCK_BYTES &&
+		       block < (LABEL_AREA_BYTES + JOURNAL_BYTES) / BLOCK_BYTES;
+
+	return journal && d != disks[keeper] ? SIMFATE_DROP : SIMFATE_KEEP;
+}
+
+/* Live blocks get new content in place, in one transaction; the power goes when its record is written and not flushed. */
+static void overwrite_cut_short(unsigned count)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct raid_block block = {.lba = model[i].lba, .data = data};
+
+		fill(data, block.lba, model[i].version + 1000000);
+		assert_int_equal(raid_write(raid, &block, 1, 0), 0);
+	}
+	buf_put(data);
+	world_crash_at(world, POINT_SUBMIT_FLUSH, 1);
+	assert_int_not_equal(raid_commit(raid), 0);
+	world_crash_at(world, 0, 0);
+	crash();
+}
+
+/* All of the first `count` blocks are as before, or all are as they were to be. True: the latter. */
+static bool compare_either(unsigned count)
+{
+	char *data = buf_get_wait(BLOCK_BYTES), want[BLOCK_BYTES];
+	bool new = false;
+
+	for (unsigned i = 0; i < model_count; i++) {
+		assert_int_equal(raid_read(raid, model[i].lba, 1, data), 0);
+		fill(want, model[i].lba, model[i].version);
+		if (i == 0)
+			new = memcmp(data, want, BLOCK_BYTES) != 0;
+		if (new && i < count)
+			fill(want, model[i].lba, model[i].version + 1000000);
+		assert_memory_equal(data, want, BLOCK_BYTES);
+	}
+	buf_put(data);
+	return new;
+}
+
+/*
+ * A record that was never acknowledged is on one member alone. Replay takes it for good and its blocks go home; the
+ * power goes in the middle of that, and that member with it.
+ */
+static bool replay_cut_short(unsigned count)
+{
+	struct simdev *then[DISKS_MAX];
+	bool opened = false, new = false;
+
+	for (unsigned i = 0; i < disk_count; i++)
+		then[i] = simdev_clone(disks[i], "then");
+	for (unsigned n = 1; !opened; n++) {
+		assert_true(n < POINTS_MAX);
+		for (unsigned i = 0; i < disk_count; i++)
+			simdev_revert(disks[i], then[i]);
+		set_fate(journal_on_one);
+		world_crash_at(world, POINT_CHANGES, n);
+		opened = !open_flags(0);
+		world_crash_at(world, 0, 0);
+		crash();
+		set_fate(NULL);
+		offered[keeper] = false;
+		assert_int_equal(open_flags(RAID_OPEN_CHECK), 0);
+		assert_int_equal(raid_check(raid, print_problem, NULL), 0);
+		new |= compare_either(count);
+		close_volume();
+		offered[keeper] = true;
+	}
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_free(then[i]);
+	return new;
+}
+
+static void do_spread(void)
+{
+	unsigned replayed = 0;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(60), 0);
+	close_volume();
+	save();
+	for (keeper = 0; keeper < disk_count; keeper++) {
+		restore();
+		set_fate(NULL);
+		assert_int_equal(open_flags(0), 0);
+		set_fate(journal_on_one);
+		overwrite_cut_short(20);
+		replayed += replay_cut_short(20);
+	}
+	/* A record has two copies. */
+	assert_int_equal(replayed, 2);
+	save_end();
+}
+
+static void test_spread(void **state)
+{
+	(void)state;
+	run(do_spread);
+}
+
+/* ---- members that lie ---- */
+
+static struct raid_member_info member_info(unsigned index)
+{
+	struct raid_member_info m;
+
+	assert_int_equal(raid_member_info(raid, index, &m), 0);
+	return m;
+}
+
+/* Which member is on the disk. */
+static unsigned member_on(unsigned disk)
+{
+	for (unsigned i = 0; i < disk_count; i++)
+		if (!strcmp(member_info(i).path, simdev_name(disks[disk])))
+			return i;
+	fail_msg("disk %u is no member", disk);
+	return 0;
+}
+
+/* A member that has flushed the records of the journal, and has not got them. */
+static void do_lost_records(void)
+{
+	char *zeros = mem_zalloc(JOURNAL_BYTES);
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	for (unsigned i = 0; i < 6; i++) {
+		assert_int_equal(write_blocks(5), 0);
+		assert_int_equal(raid_commit(raid), 0);
+	}
+	crash();
+	simdev_poke(disks[1], LABEL_AREA_BYTES, zeros, JOURNAL_BYTES);
+	mem_free(zeros);
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	assert_int_not_equal(member_info(member_on(1)).errors_lost, 0);
+	assert_int_equal(member_info(member_on(0)).errors_lost, 0);
+	close_volume();
+}
+
+static void test_lost_records(void **state)
+{
+	(void)state;
+	run(do_lost_records);
+}
+
+/* The labels of `from`, and nothing else. */
+static void copy_labels(struct simdev *to, struct simdev *from)
+{
+	char *area = mem_zalloc(LABEL_AREA_BYTES);
+	uint64_t far = label_b_off(simdev_size_bytes(to));
+
+	assert_non_null(area);
+	simdev_peek(from, 0, area, LABEL_AREA_BYTES);
+	simdev_poke(to, 0, area, LABEL_AREA_BYTES);
+	simdev_peek(from, far, area, LABEL_AREA_BYTES);
+	simdev_poke(to, far, area, LABEL_AREA_BYTES);
+	mem_free(area);
+}
+
+static void overwrite(unsigned count)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct raid_block block = {.lba = model[i].lba, .data = data};
+
+		model[i].version = version_next++;
+		fill(data, block.lba, model[i].version);
+		assert_int_equal(raid_write(raid, &block, 1, 0), 0);
+	}
+	buf_put(data);
+}
+
+/*
+ * A member drops a day of writes and says that it has flushed them, but for its labels: neither its pages nor its blocks
+ * may be believed, and it is named. Each disk in turn.
+ */
+static void do_lost_day(void)
+{
+	unsigned count;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(300), 0);
+	close_volume();
+	save();
+	assert_int_equal(open_flags(0), 0);
+	overwrite(200);
+	assert_int_equal(write_blocks(100), 0);
+	close_volume();
+	count = model_count;
+	for (unsigned d = 0; d < disk_count; d++) {
+		struct simdev *now = simdev_clone(disks[d], "now");
+		struct raid_member_info m;
+
+		simdev_revert(disks[d], saved[d]);
+		copy_labels(disks[d], now);
+		assert_int_equal(open_flags(0), 0);
+		model_count = count;
+		compare();
+		assert_int_equal(raid_start(raid), 0);
+		assert_int_equal(raid_scrub_start(raid), 0);
+		assert_int_equal(raid_scrub_wait(raid), 0);
+		m = member_info(member_on(d));
+		assert_int_not_equal(m.errors_lost, 0);
+		assert_int_not_equal(m.errors_sum, 0);
+		compare();
+		close_volume();
+		check_clean();
+		simdev_free(now);
+	}
+	save_end();
+}
+
+static void test_lost_day(void **state)
+{
+	(void)state;
+	run(do_lost_day);
+}
+
+/* ---- members that fail ---- */
+
+static void fail_writes(unsigned disk, uint64_t off, uint64_t len)
+{
+	struct simfault f = {.kind = SIMFAULT_EIO_WRITE, .off_bytes = off, .len_bytes = len};
+
+	assert_int_equal(simdev_fault(disks[disk], &f), 0);
+}
+
+static bool is_live(uint64_t lba)
+{
+	bool live;
+
+	assert_int_equal(raid_is_live(raid, lba, &live), 0);
+	return live;
+}
+
+/*
+ * Data misses a member, and the power goes in the commit of it. The member comes back as if nothing had happened: if the
+ * data has become live then the volume must know what the member lacks, or it is lost with the next one.
+ */
+static void do_missed_data(void)
+{
+	const uint64_t slices = LABEL_AREA_BYTES + JOURNAL_BYTES;
+	unsigned count, came = 0;
+	int err = -1;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(40), 0);
+	close_volume();
+	count = model_count;
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		model_count = count;
+		assert_int_equal(open_flags(0), 0);
+		fail_writes(1, slices, label_b_off(DISK_BYTES) - slices);
+		assert_int_equal(write_blocks(40), 0);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = raid_commit(raid);
+		world_crash_at(world, 0, 0);
+		crash();
+		simdev_faults_clear(disks[1]);
+		assert_int_equal(open_flags(0), 0);
+		if (is_live(model[count].lba))
+			came++;
+		else
+			model_count = count;
+		assert_int_equal(raid_start(raid), 0);
+		assert_int_equal(raid_rebuild_wait(raid), 0);
+		close_volume();
+		offered[0] = false;
+		assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+		compare();
+		close_volume();
+		offered[0] = true;
+	}
+	assert_true(came > 1); /* acknowledged, and not yet acknowledged */
+	save_end();
+}
+
+static void test_missed_data(void **state)
+{
+	(void)state;
+	run(do_missed_data);
+}
+
+/*
+ * A mirror acknowledges a record that missed one half. Then that half is used alone: it cannot know. When the other is
+ * back it can be known, and what was acknowledged must not be taken for old.
+ */
+static void do_missed_record(void)
+{
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(40), 0);
+	assert_int_equal(raid_commit(raid), 0);
+	fail_writes(1, LABEL_AREA_BYTES, JOURNAL_BYTES);
+	assert_int_equal(write_blocks(40), 0);
+	assert_int_equal(raid_commit(raid), 0);
+	crash();
+	simdev_faults_clear(disks[1]);
+	offered[0] = false;
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(10), 0);
+	close_volume();
+	offered[0] = true;
+	assert_int_equal(open_flags(0), -ESTALE);
+}
+
+static void test_missed_record(void **state)
+{
+	(void)state;
+	run_on(do_missed_record, 1, 2);
+}
+
+/* ---- rows ---- */
+
+/* Where the slot of the row that holds the block stands, `behind` slots further; which disk, and the byte on it. */
+static unsigned slot_place(uint64_t lba, unsigned behind, uint64_t *ret_off)
+{
+	struct chunk *c = table_chunk(raid->t, LBA_CHUNK(lba));
+	struct column *col;
+	unsigned index;
+	uint64_t row;
+
+	geom_locate(&c->geom, LBA_BLOCK(lba), &row, &index);
+	col = &c->columns[geom_column(&c->geom, row, (geom_index_slot(&c->geom, index) + behind) % c->geom.span)];
+	*ret_off = table_column_off(raid->t, col, geom_slice_block(&c->geom, row));
+	for (unsigned d = 0; d < disk_count; d++)
+		if (member_on(d) == col->member)
+			return d;
+	fail_msg("no disk");
+	return 0;
+}
+
+static unsigned parity_behind(uint64_t lba)
+{
+	struct chunk *c = table_chunk(raid->t, LBA_CHUNK(lba));
+	unsigned index;
+	uint64_t row;
+
+	geom_locate(&c->geom, LBA_BLOCK(lba), &row, &index);
+	return c->geom.data - geom_index_slot(&c->geom, index);
+}
+
+static struct raid_job_info scrub(void)
+{
+	struct raid_info info;
+
+	assert_int_equal(raid_start(raid), 0);
+	assert_int_equal(raid_scrub_start(raid), 0);
+	assert_int_equal(raid_scrub_wait(raid), 0);
+	raid_info(raid, &info);
+	return info.scrub;
+}
+
+/* Without that disk everything is there. */
+static void compare_without(unsigned disk)
+{
+	offered[disk] = false;
+	assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+	compare();
+	close_volume();
+	offered[disk] = true;
+}
+
+static void open_with_blocks(unsigned count)
+{
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(count), 0);
+	assert_int_equal(journal_checkpoint(raid), 0);
+}
+
+/* Parity that is right by its checksum and not that of its data recovers nothing wrong, and scrub finds it. */
+static void do_wrong_parity(void)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+	unsigned index, disk;
+	struct chunk *c;
+	uint64_t row, off;
+
+	open_with_blocks(60);
+	c = table_chunk(raid->t, LBA_CHUNK(model[0].lba));
+	geom_locate(&c->geom, LBA_BLOCK(model[0].lba), &row, &index);
+	disk = slot_place(model[0].lba, 0, &off);
+	fill(data, 1, 1);
+	assert_int_equal(page_get_rows(raid, c, row, 1), 0);
+	assert_int_equal(image_stage(raid, c, row, c->geom.data, data), 0);
+	page_put_rows(raid, c, row, 1);
+	close_volume();
+	offered[disk] = false;
+	assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+	assert_int_equal(raid_read(raid, model[0].lba, 1, data), -EBADMSG);
+	close_volume();
+	offered[disk] = true;
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(scrub().found, 1);
+	close_volume();
+	compare_without(disk);
+	buf_put(data);
+}
+
+static void test_wrong_parity(void **state)
+{
+	(void)state;
+	run(do_wrong_parity);
+}
+
+/*
+ * A block and its parity are wrong for a while, and a scrub comes by: it must not make parity of what it could not
+ * verify, for the block may come back.
+ */
+static void do_scrub_unverified(void)
+{
+	char *was = mem_zalloc(2 * BLOCK_BYTES);
+	unsigned disk[3], parity;
+	uint64_t off[3];
+
+	open_with_blocks(64);
+	parity = parity_behind(model[0].lba);
+	disk[0] = slot_place(model[0].lba, 0, &off[0]);
+	disk[1] = slot_place(model[0].lba, parity, &off[1]);
+	disk[2] = slot_place(model[0].lba, 3 - parity, &off[2]); /* the other data */
+	for (unsigned i = 0; i < 2; i++) {
+		simdev_peek(disks[disk[i]], off[i], was + i * BLOCK_BYTES, BLOCK_BYTES);
+		simdev_garble(disks[disk[i]], off[i], BLOCK_BYTES);
+	}
+	assert_int_not_equal(scrub().lost, 0);
+	close_volume();
+	for (unsigned i = 0; i < 2; i++)
+		simdev_poke(disks[disk[i]], off[i], was + i * BLOCK_BYTES, BLOCK_BYTES);
+	mem_free(was);
+	compare_without(disk[2]);
+}
+
+static void test_scrub_unverified(void **state)
+{
+	(void)state;
+	run(do_scrub_unverified);
+}
+
+/* One member is away, and of another all blocks are wrong, data and parity: both are erasures. */
+static void do_two_erasures(void)
+{
+	open_with_blocks(200);
+	for (unsigned i = 0; i < model_count; i++) {
+		for (unsigned behind = 0; behind < disk_count; behind++) {
+			uint64_t off;
+
+			if (slot_place(model[i].lba, behind, &off) == 1)
+				simdev_garble(disks[1], off, BLOCK_BYTES);
+		}
+	}
+	close_volume();
+	compare_without(0);
+}
+
+static void test_two_erasures(void **state)
+{
+	(void)state;
+	run_on(do_two_erasures, 6, 4);
+}
+
+/* ---- pages ---- */
+
+static uint64_t page_off(struct chunk *c, uint32_t number, unsigned copy, unsigned *ret_disk)
+{
+	unsigned column;
+	uint64_t block;
+
+	geom_page_place(&c->geom, number, copy, &column, &block);
+	for (*ret_disk = 0; member_on(*ret_disk) != c->columns[column].member; ++*ret_disk)
+		;
+	return table_column_off(raid->t, &c->columns[column], block);
+}
+
+/* The newest of the two places, and where the older one is. */
+static void page_peek(struct simdev *d, uint64_t off, struct page_disk *ret, uint64_t *ret_newer, uint64_t *ret_older)
+{
+	struct page_disk two[2];
+	unsigned newer;
+
+	simdev_peek(d, off, two, sizeof(two));
+	newer = from_le64(two[1].gen) > from_le64(two[0].gen);
+	*ret = two[newer];
+	*ret_newer = off + newer * BLOCK_BYTES;
+	*ret_older = off + !newer * BLOCK_BYTES;
+}
+
+/* A bit of a checksum page is wrong in one copy; in the other place of the same stands what belongs to another page. */
+static void do_page_damage(void)
+{
+	unsigned disk[2], copy;
+	uint64_t off[2], newer, older, from;
+	struct page_disk sums, bitmap;
+	struct chunk *c;
+
+	for (copy = 0; copy < 2; copy++) {
+		model_count = 0;
+		if (copy)
+			for (unsigned i = 0; i < disk_count; i++)
+				simdev_free(disks[i]);
+		open_with_blocks(60);
+		c = table_chunk(raid->t, LBA_CHUNK(model[0].lba));
+		for (unsigned i = 0; i < 4; i++) { /* the bitmap gets ahead */
+			raid_stage_dead(raid, model[--model_count].lba, 1);
+			assert_int_equal(journal_checkpoint(raid), 0);
+		}
+		off[0] = page_off(c, c->geom.bitmap_pages, copy, &disk[0]);
+		off[1] = page_off(c, 0, copy, &disk[1]);
+		close_volume();
+		page_peek(disks[disk[0]], off[0], &sums, &newer, &older);
+		page_peek(disks[disk[1]], off[1], &bitmap, &from, &from);
+		assert_true(from_le64(bitmap.gen) > from_le64(sums.gen));
+		sums.body[model[0].version % 8] ^= 1;
+		simdev_poke(disks[disk[0]], newer, &sums, sizeof(sums));
+		simdev_poke(disks[disk[0]], older, &bitmap, sizeof(bitmap));
+		assert_int_equal(open_flags(0), 0);
+		compare();
+		close_volume();
+	}
+}
+
+static void test_page_damage(void **state)
+{
+	(void)state;
+	run(do_page_damage);
+}
+
+/*
+ * What replay has written home is not in the journal of the new epoch: a table that announces it, of which a crash keeps
+ * the first half and damage makes it count, must not have been written before all is home and flushed.
+ */
+static void do_replay_crash(void)
+{
+	int err = -1;
+
+	open_with_blocks(60);
+	overwrite(20);
+	assert_int_equal(write_blocks(40), 0);
+	assert_int_equal(raid_commit(raid), 0);
+	set_fate(labels_stay);
+	crash();
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(labels_stay);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = open_flags(0);
+		world_crash_at(world, 0, 0);
+		crash();
+		damage_labels_b(disks[0]);
+		assert_int_equal(open_flags(0), 0);
+		compare();
+		for (unsigned i = 0; i < model_count; i++)
+			assert_true(is_live(model[i].lba));
+		close_volume();
+	}
+	save_end();
+}
+
+static void test_replay_crash(void **state)
+{
+	(void)state;
+	run(do_replay_crash);
+}
+
+/* Blocks of checksum pages, both places of each copy. */
+static struct {
+	const struct simdev *d;
+	uint64_t block;
+} sum_blocks[4096];
+static unsigned sum_block_count;
+
+static void sum_blocks_note(struct chunk *c)
+{
+	sum_block_count = 0;
+	for (uint32_t n = c->geom.bitmap_pages; n < c->geom.bitmap_pages + c->geom.sum_pages; n++) {
+		for (unsigned copy = 0; copy < c->geom.page_copies; copy++) {
+			unsigned disk;
+			uint64_t block = page_off(c, n, copy, &disk) / BLOCK_BYTES;
+
+			for (unsigned place = 0; place < 2; place++) {
+				assert_true(sum_block_count < ARRAY_SIZE(sum_blocks));
+				sum_blocks[sum_block_count].d = disks[disk];
+				sum_blocks[sum_block_count++].block = block + place;
+			}
+		}
+	}
+}
+
+static enum simfate sums_go(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	for (unsigned i = 0; i < sum_block_count; i++)
+		if (sum_blocks[i].d == d && sum_blocks[i].block == block)
+			return SIMFATE_DROP;
+	return SIMFATE_KEEP;
+}
+
+/* Checksum pages are written for the first time; a crash keeps the page that announces them and not them. */
+static void do_sums_crash(void)
+{
+	unsigned count;
+	int err = -1;
+
+	open_with_blocks(60);
+	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	close_volume();
+	count = model_count;
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(NULL);
+		model_count = count;
+		assert_int_equal(open_flags(0), 0);
+		assert_int_equal(write_blocks(700), 0);
+		assert_int_equal(raid_commit(raid), 0);
+		set_fate(sums_go);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = journal_checkpoint(raid);
+		world_crash_at(world, 0, 0);
+		crash();
+		assert_int_equal(open_flags(0), 0);
+		compare();
+		close_volume();
+	}
+	save_end();
+}
+
+static void test_sums_crash(void **state)
+{
+	(void)state;
+	run(do_sums_crash);
+}
+
+/* ---- and what else is promised ---- */
+
+static void do_read_errors(void)
+{
+	struct simfault f = {.kind = SIMFAULT_EIO_READ, .off_bytes = LABEL_AREA_BYTES + JOURNAL_BYTES, .len_bytes = 1 << 24};
+
+	open_with_blocks(200);
+	close_volume();
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(simdev_fault(disks[0], &f), 0);
+	compare();
+	assert_int_not_equal(member_info(member_on(0)).errors_read, 0);
+	assert_int_equal(member_info(member_on(0)).state, MEMBER_ACTIVE);
+	simdev_faults_clear(disks[0]);
+	close_volume();
+}
+
+/* A member is never taken out for them. */
+static void test_read_errors(void **state)
+{
+	(void)state;
+	run(do_read_errors);
+}
+
+static void do_commit_timer(void)
+{
+	open_with_blocks(20);
+	assert_int_equal(raid_start(raid), 0);
+	assert_int_equal(write_blocks(20), 0);
+	co_sleep_ns(6 * NS_PER_S);
+	crash();
+	assert_int_equal(open_flags(0), 0);
+	assert_true(is_live(model[model_count - 1].lba));
+	compare();
+	close_volume();
+}
+
+/* Nobody asks for a commit, and it comes. */
+static void test_commit_timer(void **state)
+{
+	(void)state;
+	run(do_commit_timer);
+}
+
+static void do_reserve(void)
+{
+	struct raid_run runs[16];
+	unsigned count;
+	int err = 0;
+
+	open_with_blocks(20);
+	while (!err)
+		err = raid_alloc_data(raid, 4096, 0, runs, ARRAY_SIZE(runs), &count);
+	assert_int_equal(err, -ENOSPC);
+	assert_int_equal(raid_alloc_data(raid, 1, RAID_ALLOC_RESERVE, runs, ARRAY_SIZE(runs), &count), 0);
+	crash();
+}
+
+/* A full volume has blocks for those who are about to free some. */
+static void test_reserve(void **state)
+{
+	(void)state;
+	run(do_reserve);
+}
+
+static void do_scrub_labels(void)
+{
+	open_with_blocks(20);
+	simdev_garble(disks[1], 0, BLOCK_BYTES);
+	assert_int_not_equal(scrub().found, 0);
+	assert_int_equal(scrub().found, 0);
+	close_volume();
+}
+
+static void test_scrub_labels(void **state)
+{
+	(void)state;
+	run(do_scrub_labels);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	verbose = getenv("VERBOSE") != NULL;
+	log_set_hook(quiet, NULL);
+	return buf_pool_init(POOL_BYTES);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	buf_pool_exit();
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_format_crash),
+	    cmocka_unit_test(test_format_over_crash),
+	    cmocka_unit_test(test_grow_crash),
+	    cmocka_unit_test(test_forged_record),
+	    cmocka_unit_test(test_spread),
+	    cmocka_unit_test(test_lost_records),
+	    cmocka_unit_test(test_lost_day),
+	    cmocka_unit_test(test_missed_data),
+	    cmocka_unit_test(test_missed_record),
+	    cmocka_unit_test(test_wrong_parity),
+	    cmocka_unit_test(test_scrub_unverified),
+	    cmocka_unit_test(test_two_erasures),
+	    cmocka_unit_test(test_page_damage),
+	    cmocka_unit_test(test_replay_crash),
+	    cmocka_unit_test(test_sums_crash),
+	    cmocka_unit_test(test_read_errors),
+	    cmocka_unit_test(test_commit_timer),
+	    cmocka_unit_test(test_reserve),
+	    cmocka_unit_test(test_scrub_labels),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
