@@ -65,7 +65,7 @@ static int ensure_some(struct fs *fs, unsigned kind, uint32_t want, unsigned fla
 static int ensure_blocks(struct fs *fs, unsigned kind)
 {
 	uint32_t want = fs->atom.meta_wanted;
-	unsigned flags = kind & (ATOM_FREES | ATOM_INTERNAL) ? RAID_ALLOC_RESERVE : 0;
+	unsigned flags = kind & (ATOM_FREES | ATOM_INTERNAL) && !BREAK(fs_reserve) ? RAID_ALLOC_RESERVE : 0;
 	int e = nodes_spare(fs, want + META_MARGIN);
 	if (e)
 		return e;

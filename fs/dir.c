@@ -93,7 +93,7 @@ struct name_disk *dir_find(struct bucket *b, const char *name)
 	size_t len = strlen(name);
 	for (unsigned off = 0; off < b->len;) {
 		struct name_disk *n = entry_at(b, off);
-		if (n->name_len == len && memcmp(entry_name(n), name, len) == 0)
+		if ((n->name_len == len && memcmp(entry_name(n), name, len) == 0) || BREAK(fs_hash))
 			return n;
 		off += entry_bytes(n->name_len);
 	}

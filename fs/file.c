@@ -141,7 +141,10 @@ static int read_atom(struct fs *fs, void *arg)
 static int read_some(struct fs *fs, struct read *rd)
 {
 	struct raid_reader reader;
-	raid_read_begin(fs->raid, &reader);
+	if (BREAK(fs_guard))
+		list_init(&reader.node);
+	else
+		raid_read_begin(fs->raid, &reader);
 	int r = fs_atom(fs, ATOM_READ, read_atom, rd);
 	if (r == 0 && rd->run_count)
 		r = raid_readv(fs->raid, rd->runs, rd->run_count);
@@ -309,6 +312,8 @@ static int beyond_atom(struct fs *fs, void *arg)
 static int extend_tail(struct fs *fs, struct inode *i, uint64_t size, struct wb_block **spare)
 {
 	struct beyond y = {.ino = i->ino, .size = size, .at = DIV_ROUND_UP(size, BLOCK_BYTES)};
+	if (BREAK(fs_tail))
+		return 0;
 	int r = fs_atom(fs, ATOM_READ, beyond_atom, &y);
 	if (r == 0 && y.any)
 		r = extent_cut_tail(fs, i->ino);
@@ -1225,7 +1230,7 @@ int fs_lseek(struct fs *fs, uint64_t ino, uint64_t off, int whence, uint64_t *re
 static int errseq_check(struct fs *fs, uint64_t ino, struct fs_errseq *err, bool advance)
 {
 	struct inode *i = inode_find(fs, ino);
-	if (!err || !i || i->err_seq == err->seen)
+	if (!err || !i || i->err_seq == err->seen || BREAK(fs_errseq))
 		return 0;
 	if (advance)
 		err->seen = i->err_seq;
@@ -1236,7 +1241,7 @@ int fs_fsync(struct fs *fs, uint64_t ino, bool datasync, struct fs_errseq *err)
 {
 	int r = 0;
 	struct inode *i = inode_find(fs, ino);
-	if (i && i->dirty_count) {
+	if (i && i->dirty_count && !BREAK(fs_fsync)) {
 		i->pins++;
 		r = writeback_write(fs, i, true);
 		inode_unpin(fs, i);

@@ -233,7 +233,7 @@ void inode_store(struct fs *fs, uint64_t ino, struct inode_disk *d)
 		i->mtime = time_from_disk(d->mtime);
 		i->ctime = time_from_disk(d->ctime);
 		uint64_t size = from_le64(d->size);
-		d->size = to_le64(MAX(size, MIN(i->size, writeback_standing(i, size))));
+		d->size = to_le64(MAX(size, BREAK(fs_prefix) ? i->size : MIN(i->size, writeback_standing(i, size))));
 		if (!i->dirty_count)
 			i->over = false;
 	}

@@ -320,7 +320,7 @@ int fs_mount(struct raid *raid, const struct fs_options *options, struct fs **re
 		hooks_away(fs);
 		goto fail;
 	}
-	if (!fs->read_only) {
+	if (!fs->read_only && !BREAK(fs_reap)) {
 		int r = inodes_reap_orphans(fs);
 		if (r)
 			log_warning("some files that nobody names could not be freed: %s",

@@ -452,7 +452,8 @@ static void lost_name(struct fs *fs, struct inode *i, bool last)
 {
 	if (!last)
 		return;
-	bt_put(fs, orphan_key(i->ino), "", 0);
+	if (!BREAK(fs_orphan))
+		bt_put(fs, orphan_key(i->ino), "", 0);
 	inode_orphaned(fs, i);
 }
 
@@ -606,7 +607,7 @@ static int rename_check(struct fs *fs, struct rename *rn, struct rename_state *s
 		return -ENOENT;
 	if (from == to)
 		return 1;
-	for (int k = 0; k < (exchange ? 2 : 1); k++) {
+	for (int k = 0; k < (exchange ? 2 : 1) && !BREAK(fs_cycle); k++) {
 		if (!is_dir(s->t[k]))
 			continue;
 		int r = is_above(fs, s->t[k]->ino, rn->parent[!k], &above);
@@ -752,7 +753,7 @@ int fs_rename(struct fs *fs, uint64_t parent, const char *name, uint64_t new_par
 		return r;
 	if (dir_name_is_dots(name) || dir_name_is_dots(new_name))
 		return -EBUSY;
-	if (!(flags & (RENAME_NOREPLACE | RENAME_EXCHANGE)))
+	if (!(flags & (RENAME_NOREPLACE | RENAME_EXCHANGE)) && !BREAK(fs_rename))
 		r = rename_data_first(fs, &rn);
 	if (r == 0)
 		r = fs_atom(fs, ATOM_WRITE, rename_atom, &rn);

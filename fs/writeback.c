@@ -502,6 +502,8 @@ uint64_t writeback_avail(struct fs *fs)
 	struct raid_space space;
 	raid_space(fs->raid, &space);
 	uint64_t taken = fs->wb->fresh + fs_counters(fs)->prealloc_blocks + growth_margin(fs, &space);
+	if (BREAK(fs_avail))
+		taken = 0;
 	return space.data_free > taken ? space.data_free - taken : 0;
 }
 
@@ -1198,6 +1200,8 @@ static int batch_write(struct fs *fs, struct batch *batch, bool sync)
 
 static bool still_writing(struct fs *fs, struct inode *only, uint64_t seq_max)
 {
+	if (BREAK(fs_wait))
+		return false;
 	if (only) {
 		struct wb_block *b;
 		list_for_each (b, &only->writing, link) {
@@ -1304,7 +1308,7 @@ int writeback_write(struct fs *fs, struct inode *only, bool sync)
 	struct list call;
 	list_init(&call);
 	/* The flusher promises nothing to anybody. */
-	int r = only || sync ? promises_make(fs, only, &call) : 0;
+	int r = (only || sync) && !BREAK(fs_promise) ? promises_make(fs, only, &call) : 0;
 	if (r == 0)
 		r = write_dirty(fs, only, sync);
 	return promises_end(fs, &call, r);

@@ -64,7 +64,7 @@ void *writeback_modify(struct fs *fs, struct wb_block *b, struct wb_block **spar
 /* Whether *spare would be needed by writeback_modify. */
 static inline bool writeback_is_shared(const struct wb_block *b)
 {
-	return b->io_data && b->io_data == b->data;
+	return b->io_data && b->io_data == b->data && !BREAK(w4_frozen);
 }
 /* Forgets dirty blocks [from, to): they are not written any more. */
 void writeback_drop(struct fs *fs, struct inode *i, uint64_t from, uint64_t to);

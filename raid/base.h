@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Shared vocabulary: integers as they stand on disk, small arithmetic, lists, memory, messages.
- * Everything above may include this; it includes nothing of ours.
+ * Everything above may include this; it includes nothing else of ours.
  *
  * Errors everywhere are 0 or a negative errno:
  *   -EIO       the member would not do it
@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "broken.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #define TO_LE(bits, x) __builtin_bswap##bits(x)

@@ -41,7 +41,7 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 {
 	struct member *m = &r->t->members[member];
 
-	if (!member_can_be_lost(r, member)) {
+	if (!member_can_be_lost(r, member) && !BREAK(limit)) {
 		if (!r->error) {
 			log_error("%s: %s, and without it data would be lost: the volume takes no more writes "
 				  "until it is back",
@@ -52,7 +52,8 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 	}
 	log_error("%s: %s: taken out of service", m->hint, why);
 	m->state = MEMBER_MISSING;
-	member_set_stale(r->t, member);
+	if (!BREAK(stale_out))
+		member_set_stale(r->t, member);
 	r->table_dirty = true;
 	/* Records that it shared with others are on fewer members now: the journal should not need them for long. */
 	r->journal.want_checkpoint = true;
@@ -87,7 +88,7 @@ void health_read_error(struct raid *r, unsigned member, int result)
 {
 	if (!in_service(r, member))
 		return;
-	if (result == -ETIMEDOUT || result == -ENODEV)
+	if (result == -ETIMEDOUT || result == -ENODEV || BREAK(eject))
 		health_failed(r, member, IO_READ, result);
 	else
 		r->t->members[member].errors_read++;
@@ -95,7 +96,7 @@ void health_read_error(struct raid *r, unsigned member, int result)
 
 void health_sum_error(struct raid *r, unsigned member)
 {
-	r->t->members[member].errors_sum++;
+	r->t->members[member].errors_sum += !BREAK(count);
 }
 
 int health_table_write_locked(struct raid *r)

@@ -223,10 +223,11 @@ void raid_stage_dead(struct raid *r, uint64_t lba, uint32_t count)
 	if (x->dead_applied == x->dead_count - 1 && space_loaded(c)) {
 		stage_live(r, c, lba, count, false);
 		x->dead_applied++;
-#ifdef BREAK_W3
-		space_release(r, lba, count);
-		x->dead[x->dead_count - 1].count = 0;
-#endif
+		/* W3: free when the transaction is durable (dead_release). */
+		if (BREAK(w3)) {
+			space_release(r, lba, count);
+			x->dead[x->dead_count - 1].count = 0;
+		}
 	}
 }
 
@@ -265,10 +266,9 @@ static void dead_release(struct raid *r)
 	while (!list_empty(&j->settled)) {
 		struct txn *x = list_first(&j->settled, struct txn, node);
 
-#ifndef BREAK_READERS
-		if (!list_empty(&j->readers) && list_first(&j->readers, struct raid_reader, node)->seq <= x->seq)
+		if (!BREAK(readers) && !list_empty(&j->readers) &&
+		    list_first(&j->readers, struct raid_reader, node)->seq <= x->seq)
 			return;
-#endif
 		for (size_t i = 0; i < x->dead_count; i++)
 			space_release(r, x->dead[i].lba, x->dead[i].count);
 		txn_free(x);
@@ -546,7 +546,7 @@ static unsigned record_copies(const struct raid *r)
 
 	for (unsigned m = 0; m < r->t->member_count; m++)
 		in_service += member_in_service(r, m);
-	return MIN(r->t->tolerance + 1, in_service);
+	return MIN(BREAK(record_copies) ? 1 : r->t->tolerance + 1, in_service);
 }
 
 /* One attempt at the copies that are missing. */
@@ -622,7 +622,7 @@ static int record_write(struct raid *r, struct record *rec)
 		if (!err)
 			err = record_write_to(r, rec, seq, members, count);
 		/* W6: what is acknowledged next must survive a power cut. */
-		if (!err)
+		if (!err && !BREAK(flush_record))
 			err = flush_members(r, rec->members);
 	}
 	return err ? err : -EIO;
@@ -662,7 +662,11 @@ int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint
 	rec.iov = iov;
 	rec.iov_count = 1;
 	err = record_write_to(r, &rec, seq, members, count);
-	if (!err)
+	/*
+	 * W6: its blocks go home next. A power cut in the middle of that must find the copies: the member with
+	 * the only old one may be gone then.
+	 */
+	if (!err && !BREAK(flush_spread))
 		err = flush_members(r, rec.members);
 	buf_put(pool);
 	mem_free(iov);
@@ -722,24 +726,20 @@ static int commit_write(struct raid *r, struct txn *x)
 
 	if (txn_empty(x) && tail == r->journal.tail_durable)
 		return 0;
-#ifndef BREAK_W2
-	/* W2, W6: the record must not be durable before the data it makes live. */
-	err = journal_flush_members(r);
-#endif
-#ifndef BREAK_W5
-	if (!err)
+	/* W2, W6: the record must not be durable before the data it makes live: a power cut between the two. */
+	if (!BREAK(w2))
+		err = journal_flush_members(r);
+	/* W5: what is made live here has missed the members that are out, and must not be read from them. */
+	if (!err && !BREAK(w5) && !BREAK(w5_before))
 		err = health_table_sync(r);
-#endif
 	if (!err)
 		err = record_build(r, x, &rec);
 	if (!err)
 		err = record_write(r, &rec);
 	record_free(&rec);
-#ifndef BREAK_W5
 	/* W5: members that failed meanwhile must not come back as if nothing had happened. */
-	if (!err)
+	if (!err && !BREAK(w5) && !BREAK(w5_after))
 		err = health_table_sync(r);
-#endif
 	if (err)
 		return err;
 	r->journal.record_seq++;
@@ -767,7 +767,7 @@ static int commit_make_room(struct raid *r)
 
 	while (!err && !r->error) {
 		err = txn_settle_dead(r);
-		if (err || rings_have_room(r, open_bytes(r)))
+		if (err || BREAK(make_room) || rings_have_room(r, open_bytes(r)))
 			break;
 		if (j->tail != j->tail_durable)
 			err = commit_publish_tail(r);
@@ -852,7 +852,7 @@ static int throttle(struct raid *r, uint32_t more)
 	struct journal *j = &r->journal;
 	uint64_t ring = r->t->journal_bytes;
 
-	while (!r->error) {
+	while (!r->error && !BREAK(throttle)) {
 		bool crowded = j->image_count > buf_pool_bytes() / BLOCK_BYTES / 3;
 		uint64_t bytes = open_bytes(r);
 		/* Against what others have reserved and not staged yet it does nothing: that is waited for. */
@@ -905,7 +905,7 @@ int journal_write_home(struct raid *r, uint64_t seq)
 	if (!err)
 		err = pages_write(r);
 	/* W6: the tail moves on: a crash must not lose what the journal then no longer holds. */
-	if (!err)
+	if (!err && !BREAK(flush_home))
 		err = journal_flush_members(r);
 	return err;
 }
@@ -917,10 +917,15 @@ static int checkpoint_finish(struct raid *r)
 	int err;
 
 	j->finishing = true;
+	if (BREAK(tail_early))
+		j->tail = j->captured_record + 1;
 	err = journal_write_home(r, j->captured);
 	j->finishing = false;
 	if (!err) {
 		j->tail = j->captured_record + 1;
+		/* Not yet: until a durable record carries the new tail, replay begins at the old one. */
+		for (unsigned m = 0; BREAK(tail_durable) && m < r->t->member_count; m++)
+			ring_forget(&j->rings[m], j->tail);
 	} else {
 		if (!r->error)
 			r->error = err;
@@ -990,6 +995,8 @@ static void commit_timer(struct raid *r)
 
 		if (r->stopping || r->abandoned)
 			break;
+		if (BREAK(timer))
+			continue;
 		if (!timed_out || commit_is_due(r))
 			(void)journal_commit(r); /* its error stays in r->error */
 		if (r->error)

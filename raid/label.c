@@ -137,7 +137,7 @@ static int check_block(struct label_disk *d, uint64_t off, unsigned place)
 {
 	if (from_le64(d->magic) != LABEL_MAGIC)
 		return -ENODATA;
-	if (block_sum(d) != from_le64(d->sum))
+	if (block_sum(d) != from_le64(d->sum) && !BREAK(label_sum))
 		return -EBADMSG;
 	if (from_le32(d->version) != LABEL_VERSION || from_le64(d->incompat) & ~FEATURES_INCOMPAT)
 		return -ENOTSUP;
@@ -174,7 +174,7 @@ static int read_place_table(const struct source *s, uint64_t off, uint32_t bytes
 	if (!data)
 		return -ENOMEM;
 	err = source_read(s, off, data, len);
-	if (!err && XXH3_64bits(data, bytes) != l->table_sum)
+	if (!err && XXH3_64bits(data, bytes) != l->table_sum && !BREAK(label_sum))
 		err = -EBADMSG;
 	if (!err) {
 		err = table_decode(data, bytes, &l->fs, l->name, &l->table, &why);
@@ -330,7 +330,7 @@ static int places_sum_up(struct places *p, struct label *ret)
 	if (far && near && near->gen > far->gen) {
 		ret->prepared = near->table;
 		near->table = NULL;
-		ret->prepared_counts = !p->found[FAR][0].gen || !p->found[FAR][1].gen;
+		ret->prepared_counts = !p->found[FAR][0].gen || !p->found[FAR][1].gen || BREAK(vote_prepared);
 	}
 	return 0;
 }
@@ -457,7 +457,7 @@ static void write_end(struct attempt *a, unsigned end)
 	io_batch_init(&batch, a->loop);
 	for (unsigned i = 0; i < a->count; i++) {
 		const struct member *m = &a->t->members[a->members[i]];
-		unsigned place = 1 - m->label_place[end];
+		unsigned place = BREAK(label_place) ? 0 : 1 - m->label_place[end];
 		uint64_t off = end == FAR ? label_b_off(m->size_bytes) : 0;
 
 		off += place * LABEL_PLACE_BYTES;
@@ -470,8 +470,10 @@ static void write_end(struct attempt *a, unsigned end)
 	(void)io_batch_wait(&batch); /* each result is looked at */
 	drop_failed(a, ios);
 
+	if (end == NEAR ? BREAK(flush_label_a) : BREAK(flush_label_b))
+		goto written;
 	/*
-	 * The crash this flush is there for: labels A, that nobody begins to write labels B while
+	 * W6. The crash this flush is there for: labels A, that nobody begins to write labels B while
 	 * somebody's labels A may still vanish, since g in labels B is taken as proof; labels B,
 	 * that the caller acts on g and the power goes with g on nobody.
 	 */
@@ -480,6 +482,7 @@ static void write_end(struct attempt *a, unsigned end)
 		io_flush(&batch, &ios[i], a->devs[i]);
 	(void)io_batch_wait(&batch);
 	drop_failed(a, ios);
+written:
 	for (unsigned i = 0; i < a->count; i++)
 		a->t->members[a->members[i]].label_place[end] ^= 1;
 }
@@ -533,7 +536,7 @@ static int write_once(struct table *t, struct loop *loop)
 	}
 	/* More gone at once than is tolerated: nothing is recorded, they may come back as they
 	 * were. */
-	if (a.count == 0 || !table_enough(t, false))
+	if (a.count == 0 || (!table_enough(t, false) && !BREAK(label_enough)))
 		return -EIO;
 	err = encode_as(&a);
 	if (err)
@@ -600,8 +603,8 @@ int label_wipe(struct dev *dev)
 		err = wipe_area(dev, recorded, zeros);
 	if (!err)
 		err = wipe_area(dev, 0, zeros);
-	/* The crash: old labels are back after a new filesystem was begun. */
-	if (!err)
+	/* W6. The crash: old labels are back after a new filesystem was begun. */
+	if (!err && !BREAK(flush_wipe))
 		err = io_flush_sync(dev);
 	buf_put(zeros);
 	return err;
@@ -760,7 +763,7 @@ static void refuse_foreign(struct dev **devs, unsigned count, struct uuid fs,
 	for (unsigned i = 0; i < count; i++) {
 		struct label_verdict *v = &vote->verdicts[i];
 
-		if (!takes_part(v) || uuid_equal(&v->label.fs, &fs))
+		if (!takes_part(v) || uuid_equal(&v->label.fs, &fs) || BREAK(vote_foreign))
 			continue;
 		v->what = VERDICT_FOREIGN;
 		log_warning("%s: not used: belongs to another filesystem: got %s, expected %s",
@@ -807,7 +810,7 @@ static int judge_clones_of(struct dev **devs, unsigned count, unsigned first, co
 			true_one = i;
 		}
 	}
-	if (found < 2)
+	if (found < 2 || BREAK(vote_clone))
 		return 0;
 	for (unsigned i = first; i < count; i++) {
 		struct label_verdict *v = &vote->verdicts[i];
@@ -845,6 +848,8 @@ static bool is_forked(const struct label *a, const struct label *b)
 	const struct member *a_in_b = find_member(b->table, &a->member);
 	const struct member *b_in_a = find_member(a->table, &b->member);
 
+	if (BREAK(vote_fork))
+		return false;
 	if (a->far && b->far && a->gen == b->gen && a->table_sum != b->table_sum)
 		return true;
 	if (!a_in_b || !b_in_a || a_in_b->state == MEMBER_ACTIVE || b_in_a->state == MEMBER_ACTIVE)
@@ -863,7 +868,7 @@ static bool is_left_behind(const struct label_vote *vote, unsigned count, const 
 		const struct label_verdict *v = &vote->verdicts[i];
 		const struct member *it, *me;
 
-		if (!takes_part(v) || v->label.gen <= l->gen)
+		if (!takes_part(v) || v->label.gen <= l->gen || BREAK(vote_left))
 			continue;
 		it = find_member(l->table, &v->label.member);
 		me = find_member(v->label.table, &l->member);
@@ -887,7 +892,7 @@ static void judge_removed(struct dev **devs, unsigned count, struct label_vote *
 				continue;
 			a_in_b = find_member(b->label.table, &a->label.member);
 			b_in_a = find_member(a->label.table, &b->label.member);
-			if (a_in_b && a_in_b->state == MEMBER_REMOVED &&
+			if (a_in_b && a_in_b->state == MEMBER_REMOVED && !BREAK(vote_removed) &&
 			    !(b_in_a && b_in_a->state == MEMBER_REMOVED))
 				removed[i] = true;
 		}
@@ -981,7 +986,7 @@ static void judge_member(struct table *t, struct dev *dev, struct label_verdict 
 	m = &t->members[index];
 	v->label.member_index = index;
 	memcpy(m->label_place, v->label.place, sizeof(m->label_place));
-	if (m->state == MEMBER_MISSING || v->label.gen_seen < t->gen) {
+	if (!BREAK(vote_stale) && (m->state == MEMBER_MISSING || v->label.gen_seen < t->gen)) {
 		v->what = VERDICT_STALE;
 		log_warning("%s: member %u is stale: got generation %" PRIu64 ", expected %" PRIu64
 			    "; to be rebuilt",
@@ -1066,10 +1071,10 @@ static void judge_members(struct dev **devs, unsigned count, struct label_vote *
 			judge_member(t, devs[i], &vote->verdicts[i]);
 	}
 	for (unsigned i = 0; i < count; i++) {
-		if (takes_part(&vote->verdicts[i]) && vote->verdicts[i].label.prepared)
+		if (takes_part(&vote->verdicts[i]) && vote->verdicts[i].label.prepared && !BREAK(vote_unused))
 			note_unused(t, &vote->verdicts[i].label);
 	}
-	t->gen_skip = gens_spent(vote, count, t->gen);
+	t->gen_skip = BREAK(vote_spent) ? 0 : gens_spent(vote, count, t->gen);
 }
 
 /* When nobody takes part: the most telling reason. */

@@ -35,8 +35,8 @@ uint64_t block_sum(const struct uuid *fs, uint32_t chunk, uint64_t row, unsigned
 	uint64_t h;
 
 	memcpy(where, fs, sizeof(*fs));
-	where[2] = (uint64_t)chunk << 32 | sum;
-	where[3] = row;
+	where[2] = BREAK(seed) ? 0 : (uint64_t)chunk << 32 | sum;
+	where[3] = BREAK(seed) ? 0 : row;
 	h = XXH3_64bits(data, BLOCK_BYTES) ^ XXH3_64bits(where, sizeof(where));
 	return h ? h : 1;
 }
@@ -47,6 +47,8 @@ static uint64_t page_bytes_sum(const struct page_disk *d, uint32_t chunk, uint32
 	struct page_disk tmp = *d;
 
 	tmp.sum = to_le64(0);
+	if (BREAK(page_seed))
+		return XXH3_64bits(&tmp, sizeof(tmp));
 	return XXH3_64bits_withSeed(&tmp, sizeof(tmp),
 				    ((uint64_t)chunk << 32 | number) * 64 + copy);
 }
@@ -54,9 +56,11 @@ static uint64_t page_bytes_sum(const struct page_disk *d, uint32_t chunk, uint32
 static bool page_disk_valid(const struct raid *r, const struct page_disk *d, uint32_t chunk, uint32_t number,
 			    unsigned copy)
 {
+	bool here = from_le32(d->chunk) == chunk && from_le32(d->page) == number;
+
 	return from_le64(d->magic) == PAGE_MAGIC && uuid_equal(&d->fs, &r->t->fs) &&
-	       from_le32(d->chunk) == chunk && from_le32(d->page) == number && from_le64(d->gen) > 0 &&
-	       from_le64(d->sum) == page_bytes_sum(d, chunk, number, copy);
+	       (here || BREAK(page_seed)) && from_le64(d->gen) > 0 &&
+	       (from_le64(d->sum) == page_bytes_sum(d, chunk, number, copy) || BREAK(page_sum));
 }
 
 static void page_disk_seal(struct page_disk *d, const struct uuid *fs, uint32_t chunk, uint32_t number,
@@ -288,7 +292,8 @@ static int page_choose(struct raid *r, struct page *p, const struct page_read *p
 			hung |= pr->ios[i].result == -ETIMEDOUT;
 		}
 		d = page_newest_place(r, p->chunk, p->number, pr, i);
-		if (d && (!newest || from_le64(d->gen) > from_le64(newest->gen)))
+		/* A member that lost writes, or is older than we know, has an older generation. */
+		if (d && (!newest || (from_le64(d->gen) > from_le64(newest->gen) && !BREAK(page_gen))))
 			newest = d;
 	}
 	if (hung && !newest)
@@ -304,7 +309,7 @@ static int page_choose(struct raid *r, struct page *p, const struct page_read *p
 		uneven = true;
 		if (page_copy_is_same(d, newest))
 			same = true;
-		else if (page_copy_was_durable(r, newest))
+		else if (page_copy_was_durable(r, newest) && !BREAK(page_lost))
 			r->t->members[pr->member_of[i]].errors_lost++;
 	}
 	memcpy(p->cur, newest, sizeof(*p->cur));
@@ -315,7 +320,8 @@ static int page_choose(struct raid *r, struct page *p, const struct page_read *p
 		 * holds every change since: the next one must go to the other place, where that is not overwritten. So too
 		 * where both are the same.
 		 */
-		p->gen += same || !page_copy_was_durable(r, newest);
+		if (!BREAK(page_skip))
+			p->gen += same || !page_copy_was_durable(r, newest);
 		page_mark_dirty(r, p);
 	}
 	return 0;
@@ -349,7 +355,7 @@ static int page_load(struct raid *r, struct page *p)
 			return err;
 		written = page_initialised(bitmap, bit);
 		/* While replaying, a page may be on the members before the bit that announces it. */
-		if (!written && !r->replaying) {
+		if (!written && (!r->replaying || BREAK(page_early))) {
 			page_put(r, bitmap);
 			return 0;
 		}
@@ -451,7 +457,7 @@ static struct page *page_pinned(struct raid *r, struct chunk *c, uint32_t number
  */
 static void page_change(struct raid *r, struct page *p)
 {
-	if (!p->aside && (p->captured || (r->journal.checkpointing && !p->is_dirty))) {
+	if (!p->aside && !BREAK(capture) && (p->captured || (r->journal.checkpointing && !p->is_dirty))) {
 		p->aside = mem_alloc(sizeof(*p->aside));
 		if (p->aside) {
 			memcpy(p->aside, p->cur, sizeof(*p->aside));
@@ -500,7 +506,7 @@ void page_sum_set(struct raid *r, struct chunk *c, uint64_t row, unsigned sum, u
 /* The page takes part in the running checkpoint; what it writes of it is returned. */
 static struct page_disk *page_capture_now(struct raid *r, struct page *p)
 {
-	assert(p->captured || p->aside || !p->is_dirty);
+	assert(p->captured || p->aside || !p->is_dirty || BREAK(capture));
 	page_set_dirty(r, p);
 	p->captured = true;
 	return p->aside ? p->aside : p->cur;
@@ -604,7 +610,7 @@ static void page_write_add(struct raid *r, struct write_list *list, struct page 
 		d->epoch = to_le64(r->t->epoch);
 		page_disk_seal(d, &r->t->fs, p->chunk->number, p->number, copy, p->gen + 1);
 		geom_page_place(&p->chunk->geom, p->number, copy, &column, &block);
-		write_list_column(r, list, p->chunk, column, block + (p->gen + 1) % 2, d);
+		write_list_column(r, list, p->chunk, column, block + (BREAK(page_place) ? 0 : (p->gen + 1) % 2), d);
 	}
 }
 
@@ -665,7 +671,8 @@ int pages_write(struct raid *r)
 
 	/* W6: a crash between the two must not leave a bitmap page that announces a checksum page nobody has. */
 	if (!err && page_next_captured(r, true)) {
-		err = journal_flush_members(r);
+		if (!BREAK(flush_sums))
+			err = journal_flush_members(r);
 		if (!err)
 			err = pages_write_kind(r, true);
 	}

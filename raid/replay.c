@@ -89,7 +89,7 @@ static bool record_head_plausible(struct raid *r, const struct record_disk *d, u
 	uint64_t total = from_le32(d->total_bytes), items = from_le32(d->items_bytes);
 
 	return from_le64(d->magic) == RECORD_MAGIC && uuid_equal(&d->fs, &r->t->fs) &&
-	       from_le64(d->epoch) == r->t->epoch && total % BLOCK_BYTES == 0 && total <= room &&
+	       (from_le64(d->epoch) == r->t->epoch || BREAK(epoch)) && total % BLOCK_BYTES == 0 && total <= room &&
 	       total == BLOCK_BYTES + ROUND_UP(items, BLOCK_BYTES) +
 				(uint64_t)from_le32(d->image_count) * BLOCK_BYTES;
 }
@@ -123,7 +123,7 @@ static bool record_right(struct raid *r, struct record_disk *d, uint64_t len)
 	d->sum = to_le64(0);
 	is = XXH3_64bits_withSeed(d, len, r->t->salt);
 	d->sum = to_le64(sum);
-	return is == sum;
+	return is == sum || BREAK(record_sum);
 }
 
 /* A plausible head at `off`: the length of the record if it is right, 0 if it is not one. */
@@ -226,7 +226,7 @@ static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 	if (found_merge(rp))
 		return -ENOMEM;
 	for (size_t i = 0; i < rp->count; i++) {
-		tail = MAX(tail, rp->found[i].tail);
+		tail = BREAK(replay_tail) ? rp->found[0].seq : MAX(tail, rp->found[i].tail);
 		durable = MAX(durable, rp->found[i].durable);
 	}
 	while (first < rp->count && rp->found[first].seq < tail)
@@ -236,15 +236,13 @@ static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 		n++;
 		next++;
 	}
-#ifndef BREAK_GAP
-	if (durable >= next) {
+	if (durable >= next && !BREAK(gap)) {
 		log_error("journal: record %llu is missing, but %llu was durable: acknowledged data is lost",
 			  (unsigned long long)next, (unsigned long long)durable);
 		return -EUCLEAN;
 	}
-#else
-	n = rp->count - first;
-#endif
+	if (BREAK(gap))
+		n = rp->count - first;
 	memmove(rp->found, rp->found + first, n * sizeof(*rp->found));
 	rp->count = n;
 	*ret_durable = durable;
@@ -254,7 +252,7 @@ static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 
 		for (unsigned m = 0; m < r->t->member_count && f->seq <= durable; m++)
 			if (f->members >> m & 1 && !(f->have >> m & 1) && r->t->members[m].dev &&
-			    r->t->members[m].state == MEMBER_ACTIVE) {
+			    r->t->members[m].state == MEMBER_ACTIVE && !BREAK(record_lost)) {
 				log_warning("%s: lost journal record %llu, which it had flushed",
 					    r->t->members[m].dev->name, (unsigned long long)f->seq);
 				r->t->members[m].errors_lost++;
@@ -436,10 +434,8 @@ static int visit_apply(struct replay *rp, const struct item_disk *item, uint32_t
 		return apply_sums(rp, c, item, sums);
 	case ITEM_IMAGE:
 		d = direct_find(rp, c->number, from_le64(item->row), from_le32(item->slot));
-#ifndef BREAK_REVOKE
-		if (d && (d->seq > rp->seq || (d->seq == rp->seq && d->item > number)))
+		if (d && !BREAK(revoke) && (d->seq > rp->seq || (d->seq == rp->seq && d->item > number)))
 			return 0;
-#endif
 		return image_replay(rp->r, c, from_le64(item->row), from_le32(item->slot), from_le64(item->sum),
 				    image);
 	}
@@ -509,17 +505,18 @@ static int replay_pass(struct replay *rp)
 {
 	int err = 0;
 
-	for (size_t i = 0; i < rp->count && !err; i++) {
-		struct record_disk *d = rp->found[i].kept;
+	for (size_t n = 0; n < rp->count && !err; n++) {
+		const struct found *f = &rp->found[BREAK(replay_order) ? rp->count - 1 - n : n];
+		struct record_disk *d = f->kept;
 
 		if (!d)
-			err = found_read(rp, &rp->found[i], &d);
+			err = found_read(rp, f, &d);
 		if (err)
 			break;
-		rp->seq = rp->found[i].seq;
+		rp->seq = f->seq;
 		rp->r->journal.replay_seq = rp->seq;
 		err = record_walk(rp, d);
-		if (!rp->found[i].kept)
+		if (!f->kept)
 			mem_free(d);
 	}
 	return err;
@@ -594,9 +591,9 @@ int journal_replay(struct raid *r)
 			err = ring_scan(&rp, m);
 	if (!err)
 		err = replay_choose(&rp, &durable);
-	if (!err)
+	if (!err && !BREAK(keep))
 		err = replay_keep(&rp, durable);
-	if (!err && !r->read_only)
+	if (!err && !r->read_only && !BREAK(spread))
 		err = replay_spread(&rp);
 	if (!err) {
 		rp.visit = visit_directs;

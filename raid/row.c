@@ -51,7 +51,7 @@ void cell_lock(struct raid *r, struct cell_lock *l, const struct chunk *c, uint6
 again:
 	list_for_each(held, bucket, node) {
 		if (held->chunk != l->chunk || held->group != group || held->row >= row + count ||
-		    row >= held->row + held->count)
+		    row >= held->row + held->count || BREAK(cell_lock))
 			continue;
 		co_cond_wait(&held->wait);
 		goto again;
@@ -95,7 +95,7 @@ void write_list_column(struct raid *r, struct write_list *l, struct chunk *c, un
 
 	if (table_column_writable(r->t, col))
 		write_list_add(l, col->member, table_column_off(r->t, col, slice_block), data);
-	if (c->move_column == (int)column && table_column_writable(r->t, &c->move_to))
+	if (c->move_column == (int)column && table_column_writable(r->t, &c->move_to) && !BREAK(move_both))
 		write_list_add(l, c->move_to.member, table_column_off(r->t, &c->move_to, slice_block), data);
 }
 
@@ -198,7 +198,7 @@ int write_list_run(struct raid *r, struct write_list *l)
 
 	assert(!r->read_only);
 	/* What goes on after an error may hold half of a change. */
-	if (r->error)
+	if (r->error && !BREAK(after_error))
 		l->count = 0;
 	if (l->count && !l->failed) {
 		merged = mem_alloc(l->count * sizeof(*merged));
@@ -289,18 +289,16 @@ static int wcell_prepare(struct raid *r, struct wcell *cell, unsigned flags)
 			others = true;
 	}
 	cell->shared = (others && g->parity) || overwrites || (flags & RAID_WRITE_JOURNAL);
-#ifdef BREAK_W1
-	if (overwrites)
+	if (BREAK(w1) && overwrites)
 		cell->shared = others && g->parity;
-#endif
 	if (!others || !g->parity)
 		return 0;
 	err = rows_load(r, &cell->rows, cell->chunk, cell->group, cell->row, 1);
 	if (err)
 		return err;
-#ifndef BREAK_W4
-	rows_recover(r, &cell->rows, NULL);
-#endif
+	/* W4: into parity goes only what was verified, or recovered. */
+	if (!BREAK(w4))
+		rows_recover(r, &cell->rows, NULL);
 	for (unsigned i = 0; i < g->data; i++)
 		if (!(given >> i & 1) && cell->rows.state[i] == SLOT_LOST &&
 		    space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
@@ -350,7 +348,8 @@ static void wcell_stage_direct(struct raid *r, struct wcell *cell)
 			continue; /* level 0: each block stands for itself */
 		if (i >= g->data || given[i])
 			value = block_sum(&r->t->fs, cell->chunk->number, cell->row, first + i, cols[i]);
-		image_cancel(r, cell->chunk, cell->row, first + i);
+		if (!BREAK(cancel))
+			image_cancel(r, cell->chunk, cell->row, first + i);
 		page_sum_set(r, cell->chunk, cell->row, first + i, value);
 		if (!g->parity)
 			journal_stage_sums(r, cell->chunk, cell->row, first + i, 1);
@@ -379,7 +378,8 @@ static int wcell_stage_shared(struct raid *r, struct wcell *cell)
 			err = image_stage(r, cell->chunk, cell->row, first + i, cols[i]);
 			if (i < g->data)
 				space_written(cell->chunk, cell->row, cell->group * g->data + i);
-		} else if (g->parity && !cols[i] && image_find(r, cell->chunk, cell->row, first + i)) {
+		} else if (g->parity && !cols[i] && !BREAK(dead_image) &&
+			   image_find(r, cell->chunk, cell->row, first + i)) {
 			/* The image is in the parity that may yet go home with it: it goes too, and zeros after both. */
 			err = image_stage(r, cell->chunk, cell->row, first + i, zeros);
 		} else if (g->parity && !cols[i] && page_sum(r, cell->chunk, cell->row, first + i)) {

@@ -54,7 +54,7 @@ static bool slot_is_lost_data(const struct scrub_unit *u, unsigned slot, unsigne
 {
 	const struct geom *g = &u->rows.chunk->geom;
 
-	return u->rows.state[slot * u->rows.count + i] == SLOT_LOST && slot < g->data &&
+	return u->rows.state[slot * u->rows.count + i] == SLOT_LOST && slot < g->data && !BREAK(scrub_verify) &&
 	       space_occupied(u->rows.chunk, u->rows.row + i, u->rows.group * g->data + slot);
 }
 
@@ -68,7 +68,7 @@ static bool row_parity(struct scrub_unit *u, unsigned i)
 		if (slot_is_lost_data(u, s, i))
 			return false;
 		cols[s] =
-		    *walk_state(&u->rows, s, i) == SLOT_LOST ? NULL : walk_block(&u->rows, s, i);
+		    *walk_state(&u->rows, s, i) == SLOT_LOST && !BREAK(scrub_verify) ? NULL : walk_block(&u->rows, s, i);
 	}
 	for (unsigned k = 0; k < g->parity; k++)
 		cols[g->data + k] = u->parity + (size_t)k * BLOCK_BYTES;
@@ -100,7 +100,7 @@ static int row_restage(struct scrub_unit *u, unsigned i)
 	int err = 0;
 
 	for (unsigned s = 0; s < g->data; s++) {
-		if (*walk_state(&u->rows, s, i) != SLOT_LOST)
+		if (*walk_state(&u->rows, s, i) != SLOT_LOST || BREAK(scrub_verify))
 			continue;
 		image_cancel(u->r, c, row, first + s);
 		page_sum_set(u->r, c, row, first + s, 0);
@@ -175,7 +175,7 @@ static int scrub_group(struct scrub_unit *u, struct chunk *c, unsigned group, ui
 	u->more = false;
 	err = rows_heal(u->r, &u->rows, false, &healed);
 	info(u->r)->repaired += healed;
-	if (!err && c->geom.parity)
+	if (!err && c->geom.parity && !BREAK(scrub_parity))
 		err = unit_parity(u);
 	rows_free(&u->rows);
 	return err;
@@ -311,7 +311,7 @@ static int scrub_labels_locked(struct raid *r)
 	for (unsigned i = 0; i < r->t->member_count; i++) {
 		struct member *m = &r->t->members[i];
 
-		if (m->state == MEMBER_ACTIVE && m->dev)
+		if (m->state == MEMBER_ACTIVE && m->dev && !BREAK(scrub_labels))
 			bad += label_places_bad(r, m);
 	}
 	info(r)->found += bad;

@@ -270,7 +270,7 @@ int space_grow(struct raid *r, enum chunk_class class)
 		c->hidden = true;
 		err = pages_format(r, c);
 		/* W6: the table must not announce a chunk whose bitmap pages a crash can still lose. */
-		if (!err)
+		if (!err && !BREAK(flush_grow))
 			err = journal_flush_members(r);
 		c->hidden = false;
 		if (!err)
@@ -500,6 +500,9 @@ int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_r
 	uint64_t all = r->data_free + r->data_potential, keep = flags & RAID_ALLOC_RESERVE ? 0 : data_reserve(r);
 	int err = 0;
 
+	if (BREAK(reserve))
+		keep = 0;
+
 	if (r->read_only)
 		return -EROFS;
 	if (all <= keep)
@@ -534,7 +537,7 @@ int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_r
 
 static uint32_t meta_reserve(const struct raid *r, unsigned flags)
 {
-	if (flags & RAID_ALLOC_RESERVE)
+	if (flags & RAID_ALLOC_RESERVE || BREAK(reserve))
 		return 0;
 	return (uint32_t)MIN(META_RESERVE_BLOCKS, r->meta_total / 8);
 }

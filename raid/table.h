@@ -126,7 +126,7 @@ static inline uint64_t table_column_off(const struct table *t, const struct colu
 static inline bool table_column_readable(const struct table *t, const struct column *c)
 {
 	const struct member *m = &t->members[c->member];
-	return m->dev && m->state == MEMBER_ACTIVE && !c->stale;
+	return m->dev && m->state == MEMBER_ACTIVE && (!c->stale || BREAK(stale));
 }
 static inline bool table_column_writable(const struct table *t, const struct column *c)
 {
