@@ -46,6 +46,11 @@ void mem_fail_after(uint64_t n, bool for_good)
 	mem_failure.failing = false;
 }
 
+bool mem_fail_waits(void)
+{
+	return mem_failure.left > 0;
+}
+
 static bool mem_fails(void)
 {
 	if (mem_failure.failing)

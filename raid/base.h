@@ -157,6 +157,8 @@ char *mem_strdup(const char *s);
 void mem_free(void *p);
 /* The n-th allocation from now fails, once or (for_good) for ever; 0 turns it off. */
 void mem_fail_after(uint64_t n, bool for_good);
+/* Whether that failure is still to come. */
+bool mem_fail_waits(void);
 
 /* Messages: libraries call these, the program that links them decides where they go. */
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
