@@ -109,7 +109,7 @@ static struct simblock *io_block(struct sim_io *s, struct cursor *c, uint64_t n)
 {
 	if (s->early && s->early[n])
 		return block_ref(s->early[n]);
-	return block_new(io_memory(s, c, n));
+	return block_get(io_memory(s, c, n));
 }
 
 static void take_early(struct sim_io *s)
@@ -129,7 +129,7 @@ static void take_early(struct sim_io *s)
 	s->early = must(calloc(count, sizeof(*s->early)));
 	for (uint64_t i = 0; i < count; i++) {
 		if (bits >> i % 64 & 1)
-			s->early[i] = block_new(io_memory(s, &c, i));
+			s->early[i] = block_get(io_memory(s, &c, i));
 	}
 }
 
@@ -871,6 +871,11 @@ void simdev_zero(struct simdev *d, uint64_t off_bytes, size_t len)
 bool simdev_written(struct simdev *d, uint64_t off_bytes)
 {
 	return store_visible(&d->store, off_bytes / BLOCK_BYTES);
+}
+
+uint64_t simdev_hash(struct simdev *d)
+{
+	return store_hash(&d->store);
 }
 
 void simdev_lose_cache(struct simdev *d)

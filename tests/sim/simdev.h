@@ -70,6 +70,8 @@ void simdev_rot(struct simdev *d, uint64_t off_bytes, size_t len, unsigned bits)
 void simdev_zero(struct simdev *d, uint64_t off_bytes, size_t len);
 /* Whether anything but zeros was ever written to the block at this offset. */
 bool simdev_written(struct simdev *d, uint64_t off_bytes);
+/* Of all that a reader sees: members that hold the same have the same. */
+uint64_t simdev_hash(struct simdev *d);
 /* As a crash does it to this member alone, at once: what is not durable is kept, dropped or
  * garbled. */
 void simdev_lose_cache(struct simdev *d);

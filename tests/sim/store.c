@@ -25,6 +25,7 @@
  */
 #include "store.h"
 #include <stdlib.h>
+#include <xxhash.h>
 
 #define LEAF_BLOCKS 512
 #define SLAB_BLOCKS 256
@@ -100,11 +101,25 @@ struct simblock *block_new(const void *data)
 	struct simblock *b = slab_get();
 
 	b->refs = 1;
+	b->hash = 0;
 	if (data)
 		memcpy(b->data, data, BLOCK_BYTES);
 	else
 		memset(b->data, 0, BLOCK_BYTES);
 	return b;
+}
+
+/* Most of a fresh member. */
+static struct simblock zero_block = {.refs = 1};
+
+static bool is_zeros(const uint8_t *data)
+{
+	return !data[0] && !memcmp(data, data + 1, BLOCK_BYTES - 1);
+}
+
+struct simblock *block_get(const void *data)
+{
+	return is_zeros(data) ? block_ref(&zero_block) : block_new(data);
 }
 
 struct simblock *block_ref(struct simblock *b)
@@ -156,6 +171,25 @@ static void cache_set(struct store *s, uint64_t block, struct simblock *b)
 
 	block_unref(*p);
 	*p = b;
+}
+
+uint64_t store_hash(const struct store *s)
+{
+	uint64_t sum = s->blocks;
+
+	for (uint64_t i = 0; i < s->blocks; i++) {
+		struct simblock *b = store_visible(s, i);
+
+		if (!s->leafs[i / LEAF_BLOCKS])
+			i = ROUND_DOWN(i, LEAF_BLOCKS) + LEAF_BLOCKS - 1;
+		if (!b || b == &zero_block)
+			continue; /* written with zeros is as never written */
+		if (!b->hash)
+			b->hash = is_zeros(b->data) ? 1 : XXH3_64bits(b->data, BLOCK_BYTES) | 2;
+		if (b->hash != 1)
+			sum += XXH3_64bits_withSeed(&b->hash, sizeof(b->hash), i);
+	}
+	return sum;
 }
 
 void store_mark(struct store *s, uint64_t block, uint8_t tag)

@@ -10,10 +10,13 @@
 
 struct simblock {
 	uint32_t refs;
+	uint64_t hash; /* 0: not known yet */
 	_Alignas(16) uint8_t data[BLOCK_BYTES];
 };
 /* A copy of data, or zeros. Ends the process without memory, as everything here does. */
 struct simblock *block_new(const void *data);
+/* The same, for content that will not change: all zeros are one block. */
+struct simblock *block_get(const void *data);
 /* Take NULL. */
 struct simblock *block_ref(struct simblock *b);
 void block_unref(struct simblock *b);
@@ -45,6 +48,8 @@ void store_clear(struct store *s);
 /* Takes over what readers of `from` see, sharing memory, as far as it fits. `s` is empty. */
 void store_share(struct store *s, const struct store *from);
 
+/* Of all that a reader sees: stores with the same content have the same. */
+uint64_t store_hash(const struct store *s);
 /* What a reader sees; NULL: zeros. */
 struct simblock *store_visible(const struct store *s, uint64_t block);
 /*
