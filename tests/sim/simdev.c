@@ -109,7 +109,7 @@ static struct simblock *io_block(struct sim_io *s, struct cursor *c, uint64_t n)
 {
 	if (s->early && s->early[n])
 		return block_ref(s->early[n]);
-	return block_get(io_memory(s, c, n));
+	return block_share(io_memory(s, c, n));
 }
 
 static void take_early(struct sim_io *s)
@@ -129,7 +129,7 @@ static void take_early(struct sim_io *s)
 	s->early = must(calloc(count, sizeof(*s->early)));
 	for (uint64_t i = 0; i < count; i++) {
 		if (bits >> i % 64 & 1)
-			s->early[i] = block_get(io_memory(s, &c, i));
+			s->early[i] = block_share(io_memory(s, &c, i));
 	}
 }
 

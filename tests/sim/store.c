@@ -117,7 +117,7 @@ static bool is_zeros(const uint8_t *data)
 	return !data[0] && !memcmp(data, data + 1, BLOCK_BYTES - 1);
 }
 
-struct simblock *block_get(const void *data)
+struct simblock *block_share(const void *data)
 {
 	return is_zeros(data) ? block_ref(&zero_block) : block_new(data);
 }

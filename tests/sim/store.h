@@ -16,7 +16,7 @@ struct simblock {
 /* A copy of data, or zeros. Ends the process without memory, as everything here does. */
 struct simblock *block_new(const void *data);
 /* The same, for content that will not change: all zeros are one block. */
-struct simblock *block_get(const void *data);
+struct simblock *block_share(const void *data);
 /* Take NULL. */
 struct simblock *block_ref(struct simblock *b);
 void block_unref(struct simblock *b);
