@@ -318,7 +318,12 @@ void fk_add_name(const char *name)
 
 void fk_send_raw(const void *bytes, size_t len)
 {
-	if (send(fk.kernel, bytes, len, MSG_NOSIGNAL) != (ssize_t)len)
+	ssize_t n;
+
+	do {
+		n = send(fk.kernel, bytes, len, MSG_NOSIGNAL);
+	} while (n < 0 && errno == EINTR);
+	if (n != (ssize_t)len)
 		die("cannot send %zu bytes: %s", len, strerror(errno));
 }
 
@@ -338,9 +343,13 @@ static bool receive(int patience_ms)
 	struct fuse_out_header head;
 	struct answer *a;
 
-	if (poll(&p, 1, patience_ms) <= 0)
+	int ready;
+	do {
+		ready = poll(&p, 1, patience_ms);
+	} while (ready < 0 && errno == EINTR); /* io_uring's doing */
+	if (ready <= 0)
 		return false;
-	ssize_t n = recv(fk.kernel, fk.in, MESSAGE_BYTES, 0);
+	ssize_t n = recv(fk.kernel, fk.in, MESSAGE_BYTES, MSG_DONTWAIT);
 	if (n < (ssize_t)sizeof(head))
 		die("the front end is gone (%zd)", n);
 	memcpy(&head, fk.in, sizeof(head));

@@ -12,9 +12,17 @@
 #define TESTS_FUSE_KERNEL_H
 
 #include <linux/fuse.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* sem_wait, which io_uring interrupts. */
+static inline void sem_down(sem_t *s)
+{
+	while (sem_wait(s) < 0)
+		;
+}
 
 #define FK_LOST (-9999) /* the error of an answer that fk_lose_reply took away */
 

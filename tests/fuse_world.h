@@ -125,7 +125,7 @@ static void *srv_main(void *arg)
 	check_ok(buf_pool_init(POOL_BYTES));
 	srv.raid = fake_raid_new(srv.loop, &srv.params);
 	do {
-		sem_wait(&srv.go);
+		sem_down(&srv.go);
 		srv_serve(&fresh);
 		again = srv.again;
 		sem_post(&srv.ran);
@@ -147,7 +147,7 @@ static inline void srv_do(void (*fn)(void))
 {
 	srv.do_fn = fn;
 	check_ok(eventfd_write(srv.do_fd, 1));
-	sem_wait(&srv.ran);
+	sem_down(&srv.ran);
 }
 
 /* Starts serving; the test sends INIT. params and options may be NULL. Returns what opening did. */
@@ -169,13 +169,13 @@ static inline int srv_start_raw(const struct fake_raid_params *params,
 	fk_start(setup);
 	check_ok(pthread_create(&srv.thread, NULL, srv_main, NULL));
 	sem_post(&srv.go);
-	sem_wait(&srv.opened);
+	sem_down(&srv.opened);
 	return srv.open_result;
 }
 
 static inline void srv_join(void)
 {
-	sem_wait(&srv.ran);
+	sem_down(&srv.ran);
 	pthread_join(srv.thread, NULL);
 	fk_end();
 	close(srv.do_fd);
@@ -207,13 +207,13 @@ static inline void srv_remount(void)
 {
 	srv.again = true;
 	fk_unmount();
-	sem_wait(&srv.ran);
+	sem_down(&srv.ran);
 	srv.again = false;
 	srv.gone = 0;
 	fk_end();
 	fk_start(NULL);
 	sem_post(&srv.go);
-	sem_wait(&srv.opened);
+	sem_down(&srv.opened);
 	check_ok(srv.open_result);
 	assert_int_equal(fk_init(38, FK_KERNEL_FLAGS, 0).error, 0);
 	(void)getattr(ROOT); /* what follows the answer to INIT has been done, too */

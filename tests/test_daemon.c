@@ -120,7 +120,7 @@ static void start(struct daemon_options options)
 	start_raw(options, NULL);
 	fk_wait_mounted();
 	assert_int_equal(fk_init(38, FK_KERNEL_FLAGS, 0).error, 0);
-	sem_wait(&daemon_.ready);
+	sem_down(&daemon_.ready);
 }
 
 static int join(void)
@@ -166,8 +166,11 @@ static json_t *hear(int fd)
 
 	while (n == 0 || line[n - 1] != '\n') {
 		ssize_t got = recv(fd, line + n, sizeof(line) - n, 0);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0 && errno != ECONNRESET)
+			fail_msg("no answer: %s", strerror(errno));
 		if (got <= 0) {
-			assert_true(got == 0 || errno == ECONNRESET);
 			return NULL;
 		}
 		n += (size_t)got;
@@ -185,12 +188,21 @@ static json_t *ask_on(int fd, const char *text)
 	return hear(fd);
 }
 
+/*
+ * On a connection of its own. The daemon learns of those that ended when it comes to it: until then
+ * there may be no room.
+ */
 static json_t *ask(const char *text)
 {
-	int fd = client();
-	json_t *o = ask_on(fd, text);
+	json_t *o = NULL;
 
-	close(fd);
+	for (int tries = 0; !o && tries < 10000; tries++) {
+		int fd = client();
+		if (send(fd, text, strlen(text), MSG_NOSIGNAL) > 0 &&
+		    send(fd, "\n", 1, MSG_NOSIGNAL) == 1)
+			o = hear(fd);
+		close(fd);
+	}
 	assert_non_null(o);
 	return o;
 }
@@ -377,7 +389,7 @@ static void test_replace(void **state)
 /* A client can end only itself. */
 static void test_clients(void **state)
 {
-	static char line[8191], many[2] = "x";
+	static char line[8191];
 	int fds[40], fd, closed = 0;
 	json_t *o;
 
@@ -403,20 +415,23 @@ static void test_clients(void **state)
 		say(fd, i % 2 ? "{\"op\":\"sync\"}\n" : "{\"op\"");
 		close(fd);
 	}
-	/* More than there is room for. */
-	json_decref(ask("{\"op\":\"ping\"}"));
-	for (int i = 0; i < 40; i++)
-		fds[i] = client();
-	for (int i = 0; i < 40; i++) {
-		if (send(fds[i], "{\"op\":\"ping\"}\n", 14, MSG_NOSIGNAL) == 14 &&
-		    (o = hear(fds[i])))
-			json_decref(o);
-		else
-			closed++;
+	/* More than there is room for; again while those before still count. */
+	for (int tries = 0; closed != 8; tries++) {
+		assert_true(tries < 1000);
+		closed = 0;
+		for (int i = 0; i < 40; i++)
+			fds[i] = client();
+		for (int i = 0; i < 40; i++) {
+			if (send(fds[i], "{\"op\":\"ping\"}\n", 14, MSG_NOSIGNAL) == 14 &&
+			    (o = hear(fds[i])))
+				json_decref(o);
+			else
+				closed++;
+		}
+		assert_true(closed >= 8);
+		for (int i = 0; i < 40; i++)
+			close(fds[i]);
 	}
-	assert_int_equal(closed, 8);
-	for (int i = 0; i < 40; i++)
-		close(fds[i]);
 	/* One that asks and does not read is dropped when its answers do not fit; nobody waits for
 	 * it. */
 	fd = client();
@@ -428,8 +443,8 @@ static void test_clients(void **state)
 		assert_true(i < 99999);
 	}
 	close(fd);
-	(void)many;
 	/* One stays connected until the end. */
+	json_decref(ask("{\"op\":\"ping\"}"));
 	fd = client();
 	assert_int_equal(stop(), 0);
 	assert_null(hear(fd));

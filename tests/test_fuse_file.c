@@ -227,13 +227,13 @@ static void on_inval(uint64_t ino, int64_t off, int64_t len)
 {
 	assert_true(off == 0 && len == 0); /* the whole file */
 	sem_post(&inval_came);
-	sem_wait(&inval_done);
+	sem_down(&inval_done);
 }
 
 /* The kernel is asked for what it holds, gives it, and lets go. */
 static void dirty_page(uint64_t ino, uint64_t fh, uint64_t off, const char *data, size_t len)
 {
-	sem_wait(&inval_came);
+	sem_down(&inval_came);
 	reply_is(do_write(ino, fh, off, data, len, CACHED), 0);
 	sem_post(&inval_done);
 }
