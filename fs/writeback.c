@@ -52,7 +52,12 @@
 #define BATCH_MAX	2048u
 #define WORKERS		4
 #define WB_TRIES_MAX	5
-#define AGE_NS		(3 * NS_PER_S)
+/*
+ * Of the time after which the volume promises what was changed: data is written out after 3/5, so that what the
+ * map says of it is committed by 4/5, and the last fifth is for the commit itself.
+ */
+#define AGE_FIFTHS	3u
+#define COMMIT_FIFTHS	4u
 #define ROUND_NS	(1 * NS_PER_S)
 #define SMALL_BLOCKS	8u /* a synchronous write of no more than this goes through the journal */
 #define RUNS_MAX	64u
@@ -79,6 +84,7 @@ struct writeback {
 	uint64_t fresh;	  /* reservations */
 	uint64_t max;	  /* blocks */
 	uint64_t retry_ns;
+	uint64_t age_ns, commit_age_ns;
 	uint64_t fail_count;
 	int fail_error;
 	unsigned workers;
@@ -90,7 +96,7 @@ struct writeback {
 
 struct batch {
 	struct list link;
-	uint64_t seq_min;
+	uint64_t seq_min, dirtied_min_ns;
 	bool sync;
 	unsigned count, cap;
 	struct wb_block **b;
@@ -621,7 +627,7 @@ static struct batch *batch_new(uint64_t cap)
 	batch->b = mem_alloc(batch->cap * sizeof(*batch->b));
 	batch->lba = mem_alloc(batch->cap * sizeof(*batch->lba));
 	batch->io = mem_alloc(batch->cap * sizeof(*batch->io));
-	batch->seq_min = UINT64_MAX;
+	batch->seq_min = batch->dirtied_min_ns = UINT64_MAX;
 	if (batch->b && batch->lba && batch->io)
 		return batch;
 	batch_free(batch);
@@ -647,6 +653,7 @@ static void pick_inode(struct fs *fs, struct batch *batch, struct inode *i, uint
 		b->io_seq = b->seq;
 		b->io_end = MIN(i->size, (b->block + 1) << BLOCK_SHIFT);
 		batch->seq_min = MIN(batch->seq_min, b->seq);
+		batch->dirtied_min_ns = MIN(batch->dirtied_min_ns, b->dirtied_ns);
 		batch->lba[batch->count] = LBA_NONE;
 		batch->b[batch->count++] = b;
 	}
@@ -1187,6 +1194,7 @@ static int batch_write(struct fs *fs, struct batch *batch, bool sync)
 		map_all(fs, batch);
 	if (!batch->error)
 		overwrite(fs, batch);
+	raid_commit_by(fs->raid, batch->dirtied_min_ns + fs->wb->commit_age_ns);
 	batch_clear(fs, batch);
 	int r = batch->error;
 	list_del(&batch->link);
@@ -1314,16 +1322,14 @@ int writeback_write(struct fs *fs, struct inode *only, bool sync)
 	return promises_end(fs, &call, r);
 }
 
-static bool due(struct fs *fs)
+/* When there will be something to do if nothing more comes; something is queued. */
+static uint64_t due_ns(struct fs *fs)
 {
 	struct writeback *wb = fs->wb;
-	uint64_t now = loop_now_ns(fs->loop);
-	if (!wb->queued || now < wb->retry_ns)
-		return false;
 	if (half_full(wb) || co_cond_has_waiters(&wb->room_cond))
-		return true;
+		return wb->retry_ns;
 	struct inode *i = oldest_inode(wb);
-	return i && list_first(&i->dirty, struct wb_block, link)->dirtied_ns + AGE_NS <= now;
+	return MAX(list_first(&i->dirty, struct wb_block, link)->dirtied_ns + wb->age_ns, wb->retry_ns);
 }
 
 static void worker(void *arg)
@@ -1331,12 +1337,13 @@ static void worker(void *arg)
 	struct fs *fs = arg;
 	struct writeback *wb = fs->wb;
 	while (!wb->stopping) {
-		if (!due(fs)) {
-			if (wb->queued)
-				(void)co_cond_wait_until(&wb->work_cond,
-							 loop_now_ns(fs->loop) + ROUND_NS);
-			else
-				co_cond_wait(&wb->work_cond);
+		if (!wb->queued) {
+			co_cond_wait(&wb->work_cond);
+			continue;
+		}
+		uint64_t due = due_ns(fs);
+		if (due > loop_now_ns(fs->loop)) {
+			(void)co_cond_wait_until(&wb->work_cond, due); /* it looks again anyway */
 			continue;
 		}
 		int r = 0;
@@ -1362,6 +1369,10 @@ int writeback_init(struct fs *fs)
 	co_cond_init(&wb->batch_cond);
 	co_cond_init(&wb->end_cond);
 	co_mutex_init(&wb->space_lock);
+	struct raid_info info;
+	raid_info(fs->raid, &info);
+	wb->age_ns = info.commit_ns_max / 5 * AGE_FIFTHS;
+	wb->commit_age_ns = info.commit_ns_max / 5 * COMMIT_FIFTHS;
 	wb->max = MAX(fs->options.dirty_bytes_max / BLOCK_BYTES, 8);
 	fs->wb = wb;
 	for (unsigned w = 0; w < WORKERS && !fs->read_only; w++) {

@@ -57,7 +57,7 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 	r->table_dirty = true;
 	/* Records that it shared with others are on fewer members now: the journal should not need them for long. */
 	r->journal.want_checkpoint = true;
-	co_cond_wake_all(&r->journal.timer_kick);
+	journal_kick(r);
 	space_recount(r);
 	health_reconcile(r);
 }

@@ -30,6 +30,7 @@
 #include "xxh3.h"
 
 #define COMMIT_NS_DEFAULT (5 * NS_PER_S)
+#define COMMIT_PARTS 5u /* one of them of the time that is promised is for the commit itself */
 #define RECORD_IOV_MAX 512u      /* blocks in one I/O of a record */
 #define RING_KEEP_BYTES (4 * BLOCK_BYTES) /* for records that only carry a new tail */
 #define RECORD_TRIES_MAX MEMBERS_MAX      /* each failure takes a member out */
@@ -696,6 +697,8 @@ static struct txn *commit_seal(struct raid *r)
 	list_for_each(i, &x->images, txn)
 		i->sealed = true;
 	j->open = next;
+	j->opened_ns = loop_now_ns(r->loop);
+	j->commit_by_ns = UINT64_MAX;
 	if (!j->checkpointing && checkpoint_is_due(r, x)) {
 		j->checkpointing = true;
 		j->want_checkpoint = false;
@@ -859,7 +862,7 @@ static int throttle(struct raid *r, uint32_t more)
 		bool commit_helps = !j->committing && (bytes > ring / 16 || (crowded && !j->checkpointing));
 
 		if (commit_helps)
-			co_cond_wake_all(&j->timer_kick);
+			journal_kick(r);
 		if (bytes + (uint64_t)(j->images_reserved + more) * BLOCK_BYTES <= ring / 8 && !crowded)
 			break;
 		if (commit_helps && (!r->started || r->stopping))
@@ -986,21 +989,49 @@ static bool commit_is_due(struct raid *r)
 	return !txn_empty(r->journal.open) || (r->hooks.dirty_blocks && r->hooks.dirty_blocks(r->hooks_ctx));
 }
 
+uint64_t journal_commit_ns(const struct raid *r)
+{
+	return r->options.commit_ns_max ? r->options.commit_ns_max : COMMIT_NS_DEFAULT;
+}
+
+void journal_kick(struct raid *r)
+{
+	r->journal.kicked = true;
+	co_cond_wake_all(&r->journal.timer_kick);
+}
+
+void raid_commit_by(struct raid *r, uint64_t ns)
+{
+	if (ns >= r->journal.commit_by_ns)
+		return;
+	r->journal.commit_by_ns = ns;
+	co_cond_wake_all(&r->journal.timer_kick);
+}
+
+/*
+ * The promise is that a change is durable so long after it was made, so the timer leaves a part of that to the
+ * commit itself. With nothing to commit it sleeps on: what comes meanwhile is younger than its next look.
+ */
 static void commit_timer(struct raid *r)
 {
-	uint64_t period = r->options.commit_ns_max ? r->options.commit_ns_max : COMMIT_NS_DEFAULT;
+	struct journal *j = &r->journal;
+	uint64_t period = journal_commit_ns(r) / COMMIT_PARTS * (COMMIT_PARTS - 1);
 
 	while (!r->stopping && !r->abandoned) {
-		int timed_out = co_cond_wait_until(&r->journal.timer_kick, loop_now_ns(r->loop) + period);
+		uint64_t now = loop_now_ns(r->loop);
+		uint64_t due = MIN(commit_is_due(r) ? j->opened_ns + period : now + period, j->commit_by_ns);
 
-		if (r->stopping || r->abandoned)
-			break;
-		if (BREAK(timer))
+		if (r->error || BREAK(timer)) { /* nobody commits for those who wait any more */
+			co_cond_wake_all(&j->done);
+			(void)co_cond_wait_until(&j->timer_kick, now + period);
 			continue;
-		if (!timed_out || commit_is_due(r))
-			(void)journal_commit(r); /* its error stays in r->error */
-		if (r->error)
-			co_cond_wake_all(&r->journal.done);
+		}
+		if (!j->kicked && due > now) {
+			(void)co_cond_wait_until(&j->timer_kick, due); /* it looks again anyway */
+			continue;
+		}
+		j->kicked = false;
+		(void)journal_commit(r); /* its error stays in r->error */
 	}
 }
 
@@ -1022,6 +1053,8 @@ int journal_init(struct raid *r)
 	co_cond_init(&j->done);
 	co_cond_init(&j->timer_kick);
 	co_cond_init(&j->checkpoint_kick);
+	j->opened_ns = loop_now_ns(r->loop);
+	j->commit_by_ns = UINT64_MAX;
 	j->open = txn_new(1);
 	return j->open ? 0 : -ENOMEM;
 }

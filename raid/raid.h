@@ -70,7 +70,7 @@ enum { RAID_OPEN_READ_ONLY = 1, RAID_OPEN_CHECK = 2 /* fsck: nothing is written,
 struct raid_options {
 	unsigned flags;
 	uint64_t page_cache_bytes; /* checksum pages; 0: 64 MiB */
-	uint64_t commit_ns_max;    /* 0: 5 s */
+	uint64_t commit_ns_max;    /* what was changed is durable so much later at the latest, by the commit timer; 0: 5 s */
 	uint64_t (*wall_clock_s)(void); /* for people: when a scrub ended; NULL: not known */
 };
 /*
@@ -137,6 +137,11 @@ void raid_stage_dead(struct raid *r, uint64_t lba, uint32_t count);
  * that overlap share one record. Yields. After an error the volume takes no more writes (raid_error).
  */
 int raid_commit(struct raid *r);
+/*
+ * What was staged before the call has waited for long already: the commit timer commits at ns (on the loop's clock) and
+ * not later. Never yields.
+ */
+void raid_commit_by(struct raid *r, uint64_t ns);
 /* Waits while the open transaction or the journal's backlog is too large. Call before each change. Yields. */
 int raid_throttle(struct raid *r);
 /* 0, or why the volume takes no more writes. */
@@ -214,6 +219,7 @@ struct raid_info {
 	unsigned level, tolerance, groups, member_count, chunk_count;
 	uint64_t strip_bytes, slice_bytes, journal_bytes, member_bytes_min; /* smallest member that may replace one */
 	uint64_t gen, epoch, journal_seq, journal_tail;
+	uint64_t commit_ns_max; /* as asked for at opening, or the default */
 	enum raid_state state;
 	unsigned redundancy; /* members that may still be lost without losing data; by the worst chunk */
 	uint64_t chunks_below_target;

@@ -346,6 +346,7 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 	ret->epoch = t->epoch;
 	ret->journal_seq = r->journal.record_seq;
 	ret->journal_tail = r->journal.tail;
+	ret->commit_ns_max = journal_commit_ns(r);
 	for (unsigned i = 0; i < t->chunk_count; i++) {
 		int left = chunk_redundancy(t, t->chunks[i]);
 

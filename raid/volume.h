@@ -292,6 +292,9 @@ struct journal {
 	bool want_checkpoint;
 	struct co_cond done;   /* a commit or a checkpoint has ended */
 	struct co_cond timer_kick, checkpoint_kick;
+	bool kicked;           /* the timer is to commit now (journal_kick) */
+	uint64_t opened_ns;    /* when the open transaction began */
+	uint64_t commit_by_ns; /* by when something in it must be durable; UINT64_MAX: nothing but the timer says */
 	struct ring rings[MEMBERS_MAX];
 	struct list settled;   /* struct txn: durable, whose dead blocks wait for readers */
 	struct list readers;   /* struct raid_reader, oldest first */
@@ -327,6 +330,10 @@ static inline uint32_t journal_images_max(const struct table *t)
 {
 	return (uint32_t)(t->journal_bytes / 64 / BLOCK_BYTES);
 }
+/* The longest that a change may stay open. */
+uint64_t journal_commit_ns(const struct raid *r);
+/* A commit is wanted, now, and not waited for. Never yields. */
+void journal_kick(struct raid *r);
 /* Background work: the commit timer and the checkpointer. */
 int journal_start(struct raid *r);
 /* A write to a member has completed: it needs a flush before anything may rely on it. */

@@ -61,6 +61,7 @@ struct raid {
 	struct loop *loop;
 	struct fake_raid_params params;
 	struct uuid fs;
+	uint64_t commit_by_ns;
 	const struct raid_hooks *hooks;
 	void *hooks_ctx;
 	uint64_t random;
@@ -776,6 +777,17 @@ static void check_sealed(struct raid *r)
 	}
 }
 
+void raid_commit_by(struct raid *r, uint64_t ns)
+{
+	/* Its own timer is as early or late as a test wants it: this is only remembered. */
+	r->commit_by_ns = MIN(r->commit_by_ns, ns);
+}
+
+uint64_t fake_raid_commit_by_ns(const struct raid *r)
+{
+	return r->commit_by_ns;
+}
+
 int raid_commit(struct raid *r)
 {
 	if (r->in_hook)
@@ -810,6 +822,7 @@ int raid_commit(struct raid *r)
 	apply(r, ops, count);
 	r->txn_durable = txn;
 	r->commits++;
+	r->commit_by_ns = UINT64_MAX;
 	mature(r);
 	maybe_yield(r);
 out:
@@ -1004,6 +1017,7 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 {
 	*ret = (struct raid_info){.fs = r->fs,
 				  .error = r->error,
+				  .commit_ns_max = 5 * NS_PER_S, /* whatever its own timer does */
 				  .level = 1,
 				  .tolerance = 1,
 				  .chunk_count = r->chunk_count,

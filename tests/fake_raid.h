@@ -78,6 +78,8 @@ void fake_raid_force_live(struct raid *r, uint64_t lba, bool live);
 uint64_t fake_raid_live_blocks(struct raid *r, enum chunk_class class);
 /* Allocated and not (yet) live: 0 when nothing is under way, else somebody leaks space. */
 uint64_t fake_raid_allocated_blocks(struct raid *r, enum chunk_class class);
+/* The earliest time that raid_commit_by was called with since the last commit; UINT64_MAX: it was not. */
+uint64_t fake_raid_commit_by_ns(const struct raid *r);
 uint64_t fake_raid_commits(const struct raid *r);
 uint64_t fake_raid_reads(const struct raid *r);
 uint64_t fake_raid_writes(const struct raid *r);

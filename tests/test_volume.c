@@ -926,6 +926,50 @@ static void test_retire_crash(void **state)
 		run(do_retire_crash, 1, 2, seed);
 }
 
+/* ---- the commit timer ---- */
+
+static bool durable_after(uint64_t seq, uint64_t ns)
+{
+	co_sleep_ns(ns);
+	return raid->journal.durable >= seq;
+}
+
+static void do_commit_timer(void)
+{
+	uint64_t seq;
+
+	format();
+	open_volume();
+	/* By itself, within 5 s of the change, the commit included; nothing is written for nothing. */
+	for (unsigned i = 0; i < 8; i++) {
+		co_sleep_ns(rng_below(&rng, 5 * NS_PER_S));
+		seq = raid->journal.open->seq;
+		write_blocks(3);
+		assert_true(durable_after(seq, 5 * NS_PER_S));
+	}
+	seq = raid->journal.record_seq;
+	assert_true(durable_after(0, 60 * NS_PER_S));
+	assert_int_equal(raid->journal.record_seq, seq);
+	/* Sooner for what has waited already. */
+	for (unsigned i = 0; i < 8; i++) {
+		uint64_t by = rng_below(&rng, 3 * NS_PER_S);
+
+		commit();
+		seq = raid->journal.open->seq;
+		write_blocks(3);
+		raid_commit_by(raid, loop_now_ns(loop) + by);
+		raid_commit_by(raid, loop_now_ns(loop) + by + NS_PER_S);
+		assert_true(durable_after(seq, by + 100 * NS_PER_MS));
+	}
+	compare();
+	close_volume();
+}
+
+static void test_commit_timer(void **state)
+{
+	run_levels(do_commit_timer);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -939,6 +983,7 @@ int main(void)
 	    cmocka_unit_test(test_page_generations), cmocka_unit_test(test_dropped_slot),
 	    cmocka_unit_test(test_retire_crash),   cmocka_unit_test(test_bad_slices),
 	    cmocka_unit_test(test_meta_many_hands), cmocka_unit_test(test_pace),
+	    cmocka_unit_test(test_commit_timer),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
