@@ -9,6 +9,7 @@
 #include "round.h"
 
 #define POINTS_START	   600 /* of a round, before one was seen */
+#define LEFT_ALONE_NS	   (10 * NS_PER_S) /* after the work, at most */
 #define MEND_POINTS	   400
 #define REPLAY_CRASHES_MAX 4
 
@@ -90,9 +91,15 @@ static void one_round(struct round *r)
 {
 	struct rig *g = r->rig;
 	uint64_t before = world_points(g->world, POINT_CHANGES);
+	bool alone;
 
 	g->stats.rounds++;
-	rig_crash_soon(g, r->points * 5 / 4);
+	/* Left alone after the work, for what time makes a promise of; else crashed in it, mostly. */
+	alone = rng_chance(&g->rng, 1, 5);
+	if (alone)
+		rig_crash_off(g);
+	else
+		rig_crash_soon(g, r->points * 5 / 4);
 	rig_say(g, "working");
 	g->was_full = false;
 	r->ops->work(r->arg);
@@ -113,6 +120,8 @@ static void one_round(struct round *r)
 			return;
 		}
 	}
+	if (alone && !world_crashed(g->world))
+		co_sleep_ns(rng_below(&g->rng, LEFT_ALONE_NS));
 	world_crash(g->world);
 	if (r->ops->cut)
 		r->ops->cut(r->arg);
