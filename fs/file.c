@@ -152,6 +152,22 @@ static int read_some(struct fs *fs, struct read *rd)
 	return r;
 }
 
+/* Once while the inode is in use: who cannot read a piece goes on asking. */
+static void say_hurt(struct fs *fs, uint64_t ino, uint64_t off, size_t len, int error)
+{
+	struct inode *i = inode_pin(fs, ino);
+	char path[512];
+	if (!i)
+		return;
+	if (!i->hurt) {
+		i->hurt = true;
+		fs_path(fs, ino, path, sizeof(path));
+		log_error("%s: cannot be read between %llu and %llu: %s: trussfs scrub lists all that is lost",
+			  path, (unsigned long long)off, (unsigned long long)(off + len), strerror(-error));
+	}
+	inode_unpin(fs, i);
+}
+
 int fs_read(struct fs *fs, uint64_t ino, uint64_t off, size_t len, void *data, void **ret_data,
 	    size_t *ret_len)
 {
@@ -164,6 +180,8 @@ int fs_read(struct fs *fs, uint64_t ino, uint64_t off, size_t len, void *data, v
 		rd.len = end - at;
 		rd.data = (char *)data + ((at >> BLOCK_SHIFT) - (off >> BLOCK_SHIFT)) * BLOCK_BYTES;
 		int r = read_some(fs, &rd);
+		if (r == -EBADMSG || r == -EIO)
+			say_hurt(fs, ino, rd.off, rd.len, r);
 		if (r)
 			return r;
 		end = MIN(end, rd.size);

@@ -25,6 +25,7 @@ struct inode {
 	bool reaping;	   /* being freed: takes no new names */
 	bool never_inline; /* fallocate has promised block 0 */
 	bool truncating;   /* the orphan item in the tree says "truncation under way" */
+	bool hurt;	   /* that some of it cannot be read has been said */
 	struct list reap_node;
 
 	/*
