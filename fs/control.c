@@ -295,6 +295,13 @@ static void explain(const struct control *c, const struct raid_info *info, json_
 	if (info->rebuild.lost || info->scrub.lost)
 		say(happened, "%llu blocks could not be recovered; the log names the files",
 		    (unsigned long long)(info->rebuild.lost + info->scrub.lost));
+	if (info->chunks_damaged) {
+		say(happened, "%u chunks, the first of them chunk %u, lost bitmap or checksum pages: "
+		    "data there cannot be read, everything else can",
+		    info->chunks_damaged, info->chunk_damaged);
+		say(next, "trussfs scrub start %s  (the log then names the files: restore them from a backup)",
+		    c->mount_point);
+	}
 	if (info->chunks_below_target && !info->rebuild.running && !info->error)
 		say(happened, "%llu chunks have less redundancy than they should",
 		    (unsigned long long)info->chunks_below_target);

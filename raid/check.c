@@ -109,8 +109,10 @@ static int check_page(struct check *k, struct chunk *c, uint32_t number)
 		err = page_verify_copies(k->r, c, number, &bad);
 	} else {
 		err = page_get(k->r, c, number, &p);
-		if (!err)
+		if (!err) {
+			err = p->lost ? -EBADMSG : 0;
 			page_put(k->r, p);
+		}
 	}
 	if (err == -ENOMEM)
 		return err;

@@ -17,6 +17,13 @@
  * A checksum page that was never written has no place that could be read. Its init bit in the covering bitmap page tells
  * it from one whose copies are all lost. Checksum pages are therefore flushed before the bitmap pages that
  * announce them.
+ *
+ * A page of which every copy is damaged is beyond what the level tolerates. What it covers is hurt, and nothing else may be: no
+ * commit, checkpoint or replay fails for it. In memory it stands for the worst that it may have said: a lost checksum page has
+ * SUM_LOST for every block, which no content has, so that reading gives -EBADMSG and whatever is written to a clean row from
+ * now on is as good as ever; a lost bitmap page says that all is live and all is announced, so that nothing is overwritten, and
+ * what the checksum pages know can still be read. It is written only when something in it changes: until then a copy that turns
+ * up again is believed. Then its generation is above all that the lost one can have had.
  */
 #include <stdlib.h>
 
@@ -26,6 +33,7 @@
 #define PAGE_CACHE_BYTES_DEFAULT (64ull << 20)
 #define PAGES_PER_BATCH 64u
 #define PAGE_COPIES_MAX MEMBERS_MAX
+#define PAGE_LOST_GEN_SHIFT 40 /* no page is written so often in one epoch */
 #define READ_TRIES_MAX 4 /* with fresh memory, after a device kept the last */
 
 uint64_t block_sum(const struct uuid *fs, uint32_t chunk, uint64_t row, unsigned sum, const void *data)
@@ -38,7 +46,7 @@ uint64_t block_sum(const struct uuid *fs, uint32_t chunk, uint64_t row, unsigned
 	where[2] = BREAK(seed) ? 0 : (uint64_t)chunk << 32 | sum;
 	where[3] = BREAK(seed) ? 0 : row;
 	h = XXH3_64bits(data, BLOCK_BYTES) ^ XXH3_64bits(where, sizeof(where));
-	return h ? h : 1;
+	return h && h != SUM_LOST ? h : 1;
 }
 
 static uint64_t page_bytes_sum(const struct page_disk *d, uint32_t chunk, uint32_t number, unsigned copy)
@@ -341,6 +349,32 @@ static uint32_t page_covering_bitmap(const struct chunk *c, uint32_t number, uin
 	return (number - g->bitmap_pages) / per;
 }
 
+/* All copies are damaged: it stands for the worst that it may have said. */
+static void page_lose(struct raid *r, struct page *p)
+{
+	bool bitmap = page_is_bitmap(p->chunk, p->number);
+
+	log_error("chunk %u: all copies of %s page %u are lost: %s", p->chunk->number,
+		  bitmap ? "bitmap" : "checksum", p->number,
+		  bitmap ? "its free space there is not used any more" : "the data that it covered cannot be read");
+	memset(p->cur->body, 0xff, sizeof(p->cur->body));
+	p->gen = (r->t->epoch << PAGE_LOST_GEN_SHIFT) + r->journal.record_seq;
+	p->lost = true;
+	p->chunk->pages_lost++;
+}
+
+bool page_rows_lost(struct raid *r, const struct chunk *c, uint64_t row, uint64_t count)
+{
+	struct page *p;
+
+	for (uint32_t n = geom_sum_page(&c->geom, row); n <= geom_sum_page(&c->geom, row + count - 1); n++) {
+		p = page_find(r, c, n);
+		if (p && p->lost)
+			return true;
+	}
+	return false;
+}
+
 static int page_load(struct raid *r, struct page *p)
 {
 	struct page *bitmap = NULL;
@@ -362,19 +396,23 @@ static int page_load(struct raid *r, struct page *p)
 	}
 	pr = mem_alloc(sizeof(*pr));
 	err = pr ? -EAGAIN : -ENOMEM;
-	for (int i = 0; i < READ_TRIES_MAX && err == -EAGAIN; i++) {
+	/* What is wrong is read once more: it may have been the reading. */
+	for (int i = 0; i < READ_TRIES_MAX && (err == -EAGAIN || (err == -EBADMSG && written && i < 2)); i++) {
 		(void)page_read_copies(r, p->chunk, p->number, pr); /* each copy has its own result */
 		err = page_choose(r, p, pr);
 		buf_put(pr->buf);
 	}
-	mem_free(pr);
-	if (err == -EBADMSG && !written)
-		err = 0;
-	if (err == -EAGAIN)
+	/* With members gone beyond tolerance nobody can say what is lost. */
+	if (err == -EAGAIN || (err == -EBADMSG && (r->error || !pr->asked)))
 		err = -EIO;
+	mem_free(pr);
+	if (err == -EBADMSG) {
+		if (written)
+			page_lose(r, p);
+		err = 0;
+	}
 	if (err)
-		log_error("chunk %u page %u: no valid copy among %u: %s", p->chunk->number, p->number,
-			  p->chunk->geom.page_copies, strerror(-err));
+		log_error("chunk %u page %u: cannot be read: %s", p->chunk->number, p->number, strerror(-err));
 	if (bitmap)
 		page_put(r, bitmap);
 	return err;
@@ -583,6 +621,7 @@ static void page_written(struct raid *r, struct page *p, uint64_t gen)
 	bool changed = p->aside != NULL;
 
 	p->gen = gen;
+	p->lost = false;
 	p->captured = false;
 	mem_free(p->aside);
 	p->aside = NULL;
@@ -690,6 +729,10 @@ int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigne
 
 	if (err)
 		return err;
+	if (p->lost) {
+		page_put(r, p);
+		return -EBADMSG;
+	}
 	pr = mem_alloc(sizeof(*pr));
 	gen = p->gen; /* a checkpoint may write newer ones meanwhile */
 	dirty = p->is_dirty; /* all copies are about to be rewritten, and may be uneven until then (page_choose) */

@@ -223,6 +223,9 @@ struct raid_info {
 	enum raid_state state;
 	unsigned redundancy; /* members that may still be lost without losing data; by the worst chunk */
 	uint64_t chunks_below_target;
+	/* With pages that are lost: what they covered cannot be read, or its space not used; all else can. */
+	unsigned chunks_damaged;
+	uint32_t chunk_damaged; /* the first of them */
 	struct raid_job_info rebuild, scrub;
 	unsigned rebuild_priority, scrub_priority; /* 0 .. RAID_PRIORITY_MAX */
 	int error;

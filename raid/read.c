@@ -114,6 +114,8 @@ static void rows_judge(struct raid *r, struct rows *rows, unsigned slot, unsigne
 	} else if (!value) {
 		*state = SLOT_EMPTY;
 		memset(block, 0, BLOCK_BYTES);
+	} else if (value == SUM_LOST) {
+		*state = SLOT_ABSENT; /* what the member has may be right: nobody is to blame */
 	} else if (*state == SLOT_OK &&
 		   block_sum(&r->t->fs, rows->chunk->number, row, sum, block) != value) {
 		/* P2: what does not hash to its checksum is neither returned nor used. */

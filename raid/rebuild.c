@@ -443,7 +443,7 @@ static int copy_pages(struct raid *r, const struct work *w)
 		if (err)
 			break;
 		/* One that was never written has nothing to be kept. */
-		if (p->gen || p->is_dirty) {
+		if ((p->gen && !p->lost) || p->is_dirty) {
 			page_mark_dirty(r, p);
 			marked++;
 		}

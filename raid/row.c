@@ -301,8 +301,10 @@ static int wcell_prepare(struct raid *r, struct wcell *cell, unsigned flags)
 		rows_recover(r, &cell->rows, NULL);
 	for (unsigned i = 0; i < g->data; i++)
 		if (!(given >> i & 1) && cell->rows.state[i] == SLOT_LOST &&
-		    space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
+		    space_occupied(cell->chunk, cell->row, cell->group * g->data + i)) {
+			cell->chunk->space->no_holes = true;
 			return -EBADMSG;
+		}
 	return 0;
 }
 

@@ -123,7 +123,9 @@ static int unit_parity(struct scrub_unit *u)
 	if (err)
 		return err;
 	for (unsigned i = 0; i < u->rows.count && !err; i++) {
-		if (!space_loaded(c) || !walk_slot_counts(c, u->rows.row + i, u->rows.group, 0) ||
+		/* What is written to a lost page stands for good: only what must be. */
+		if (!space_loaded(c) || page_rows_lost(u->r, c, u->rows.row + i, 1) ||
+		    !walk_slot_counts(c, u->rows.row + i, u->rows.group, 0) ||
 		    !row_parity(u, i) || row_parity_right(u, i))
 			continue;
 		if (u->restaged == RESTAGED_ROWS_MAX) {

@@ -453,6 +453,9 @@ static void grant_holes(struct grant *g, struct chunk *c)
 	struct chunk_space *s = c->space;
 	uint64_t bits = chunk_bits(c);
 
+	/* A row cannot take new blocks when one that counts in its parity is lost: other chunks can. */
+	if (c->geom.parity && (s->no_holes || c->pages_lost))
+		return;
 	for (uint64_t i = 0; i < bits && g->want && !g->full && s->free; i++) {
 		uint64_t bit = (s->hole_cursor + i) % bits;
 

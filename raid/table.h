@@ -47,6 +47,7 @@ struct chunk {
 	struct column move_to;
 	/* Not stored: table_encode leaves the chunk out while its first pages are being written. */
 	bool hidden;
+	uint32_t pages_lost; /* bitmap and checksum pages found without a valid copy since the volume was opened */
 	struct chunk_space *space; /* space.c's */
 };
 

@@ -350,6 +350,8 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 	for (unsigned i = 0; i < t->chunk_count; i++) {
 		int left = chunk_redundancy(t, t->chunks[i]);
 
+		if (t->chunks[i]->pages_lost && !ret->chunks_damaged++)
+			ret->chunk_damaged = t->chunks[i]->number;
 		ret->chunks_below_target += left < (int)t->tolerance;
 		redundancy = MIN(redundancy, left);
 	}

@@ -41,6 +41,7 @@ struct page {
 	bool loading;
 	int error;              /* of loading; the page is dropped when nobody waits any more */
 	bool is_dirty;
+	bool lost;              /* no copy is valid: stands for the worst, until it is written */
 	uint64_t gen;           /* of the newest place on the members */
 	struct page_disk *cur;
 	/*
@@ -54,12 +55,19 @@ struct page {
 
 int pages_init(struct raid *r);
 void pages_exit(struct raid *r);
-/* Pins. Yields when it is not in memory. -EBADMSG: all copies are lost. */
+/*
+ * Pins. Yields when it is not in memory. A page of which all copies are damaged is there all the same (page.c). -EIO: too few
+ * members answer.
+ */
 int page_get(struct raid *r, struct chunk *c, uint32_t number, struct page **ret);
 void page_put(struct raid *r, struct page *p);
 /* Pins every checksum page of the rows; page_put_rows lets go. Yields. */
 int page_get_rows(struct raid *r, struct chunk *c, uint64_t row, uint64_t count);
 void page_put_rows(struct raid *r, struct chunk *c, uint64_t row, uint64_t count);
+/* The checksum of a block whose checksum is lost. */
+#define SUM_LOST UINT64_MAX
+/* Whether a checksum page of the rows, in memory, is a lost one. */
+bool page_rows_lost(struct raid *r, const struct chunk *c, uint64_t row, uint64_t count);
 /* Of pinned pages; never yields. Setting belongs to the open transaction. */
 uint64_t page_sum(struct raid *r, struct chunk *c, uint64_t row, unsigned sum);
 void page_sum_set(struct raid *r, struct chunk *c, uint64_t row, unsigned sum, uint64_t value);
@@ -101,6 +109,7 @@ struct chunk_space {
 	uint64_t small_next, small_end;  /* bits of a stripe opened for small writes */
 	uint64_t hole_cursor;            /* next bit to look at for single blocks */
 	bool no_stripes, no_rows;        /* looked at all since the last release: none is clean */
+	bool no_holes;                   /* live blocks are lost: rows that are in use are not filled up any more */
 	struct page **bitmap;            /* pinned while loaded */
 };
 
