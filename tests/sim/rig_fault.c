@@ -278,10 +278,8 @@ static void fault_arm(struct rig *g, struct rng *r, struct slot *s, enum rig_fau
 	/* With the volume closed the next to meet it is who reads the labels, and there it only costs a vote. */
 	if (g->raid && fault_is_noticed(kind) && !s->suspect) {
 		s->must_count = true;
-		s->hits = simdev_faults_hit(s->dev);
+		s->hits = simdev_errors_given(s->dev);
 		s->opening = g->openings;
-	} else {
-		s->must_count = false; /* hits are no longer told apart */
 	}
 	s->suspect = s->damaged = true;
 }

@@ -197,10 +197,10 @@ static void check_counts(struct rig *g)
 			 (unsigned long long)(errors - s->errors), errors_text(g, s));
 		rig_must(g,
 			 !s->must_count || s->opening != g->openings ||
-			     simdev_faults_hit(s->dev) == s->hits || errors > s->errors,
+			     simdev_errors_given(s->dev) == s->hits || errors > s->errors,
 			 "%s failed %llu times, and nothing was counted against it",
 			 simdev_name(s->dev),
-			 (unsigned long long)(simdev_faults_hit(s->dev) - s->hits));
+			 (unsigned long long)(simdev_errors_given(s->dev) - s->hits));
 		s->must_count = false;
 		s->errors = errors;
 	}

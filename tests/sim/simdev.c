@@ -40,7 +40,7 @@ struct simdev {
 	struct list inflight; /* struct sim_io, in order of submission */
 	struct simfault faults[SIMFAULTS_MAX];
 	unsigned fault_count;
-	uint64_t faults_hit;
+	uint64_t faults_hit, errors_given;
 	struct simfail *fail;
 	simfate_fn *fate;
 	void *fate_arg;
@@ -438,6 +438,8 @@ static void fault_draw(struct simdev *d, struct sim_io *s)
 		s->fault = *f;
 		s->faulted = true;
 		d->faults_hit++;
+		d->errors_given += f->kind == SIMFAULT_EIO_READ || f->kind == SIMFAULT_EIO_WRITE ||
+				   f->kind == SIMFAULT_EIO_FLUSH;
 		if (f->count && !--f->count) {
 			memmove(f, f + 1, (d->fault_count - i - 1) * sizeof(*f));
 			d->fault_count--;
@@ -927,6 +929,11 @@ int simdev_fault(struct simdev *d, const struct simfault *fault)
 void simdev_faults_clear(struct simdev *d)
 {
 	d->fault_count = 0;
+}
+
+uint64_t simdev_errors_given(const struct simdev *d)
+{
+	return d->errors_given;
 }
 
 uint64_t simdev_faults_hit(const struct simdev *d)

@@ -144,6 +144,8 @@ int simdev_fault(struct simdev *d, const struct simfault *fault);
 void simdev_faults_clear(struct simdev *d);
 /* How many I/O were hit by a fault since the member was made. */
 uint64_t simdev_faults_hit(const struct simdev *d);
+/* The part of them that was or will be answered with an error by SIMFAULT_EIO_*. */
+uint64_t simdev_errors_given(const struct simdev *d);
 /* Told of each fault that hits and of each read of a marked block, with its tag (not 0). In loop context. */
 void simdev_on_hit(struct simdev *d, void (*hit)(void *arg, struct simdev *d, uint8_t tag), void *arg);
 /* The block was damaged from outside: reads of it are told, with the tag, until it is written. */
