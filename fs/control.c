@@ -134,6 +134,7 @@ static json_t *member_json(unsigned index, const struct raid_member_info *m)
 	set_text(o, "serial", m->serial);
 	set_text(o, "state", member_text(m));
 	(void)json_object_set_new(o, "present", json_boolean(m->present));
+	(void)json_object_set_new(o, "read_only", json_boolean(m->read_only));
 	set_u64(o, "size_bytes", m->size_bytes);
 	set_u64(o, "slices", m->slices);
 	set_u64(o, "slices_free", m->slices_free);

@@ -77,7 +77,7 @@ static void check_members(struct check *k)
 	for (unsigned i = 0; i < t->member_count; i++) {
 		unsigned columns = 0, stale = 0;
 
-		if (t->members[i].state == MEMBER_ACTIVE && t->members[i].dev)
+		if (member_in_service(&t->members[i]))
 			check_label(k, i);
 		for (unsigned n = 0; n < t->chunk_count; n++) {
 			const struct chunk *c = t->chunks[n];

@@ -2,12 +2,14 @@
 /*
  * Member states. Four different things happen to members, and are kept apart:
  *
- *   an error once     retried, rebuilt from the others, written back, counted: the member stays
+ *   an error once     a write is tried again (io.h); what cannot be read is rebuilt from the others and written back;
+ *                     either is counted, and the member stays
  *   gone, or a write  MISSING: everything on it is stale from now on; the table that says so is durable
  *   that fails        before anything is acknowledged that the member has missed (W5)
  *   hung              the deadline of an I/O: as gone, so that everything is read around it
  *   more than may be  the volume takes no more writes, and the table is left as it is: nothing is recorded that
- *   lost at once      would make the members that are left disbelieve those that are gone
+ *   lost at once      would make the members that are left disbelieve those that are gone. What may be lost is for
+ *                     the chunks to say, and for the journal: its records have tolerance + 1 copies, wherever
  *
  * A member is never taken out for a read error or a wrong checksum: what it still has may be needed.
  */
@@ -34,6 +36,8 @@ static bool member_can_be_lost(struct raid *r, unsigned member)
 	m->state = MEMBER_MISSING;
 	enough = table_enough(r->t, false);
 	m->state = state;
+	/* Members of several groups may go at once and leave every chunk readable, and records on none of those that stay. */
+	enough = enough && (journal_can_spare(r, member) || BREAK(spare));
 	return enough;
 }
 
@@ -62,16 +66,11 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 	health_reconcile(r);
 }
 
-static bool in_service(const struct raid *r, unsigned member)
-{
-	return r->t->members[member].dev && r->t->members[member].state == MEMBER_ACTIVE;
-}
-
 void health_failed(struct raid *r, unsigned member, enum io_op op, int result)
 {
 	struct member *m = &r->t->members[member];
 
-	if (!in_service(r, member))
+	if (!member_in_service(&r->t->members[member]))
 		return;
 	if (result == -ETIMEDOUT) {
 		m->errors_hung++;
@@ -80,13 +79,26 @@ void health_failed(struct raid *r, unsigned member, enum io_op op, int result)
 		member_out(r, member, "has vanished");
 	} else {
 		m->errors_write++;
-		member_out(r, member, op == IO_FLUSH ? "cannot be flushed" : "cannot be written");
+		member_out(r, member,
+			   op == IO_FLUSH      ? "cannot be flushed"
+			   : result == -EROFS ? "is read-only"
+					      : "cannot be written");
+	}
+}
+
+void health_written(struct raid *r, unsigned member, const struct io *io)
+{
+	if (io->result) {
+		health_failed(r, member, IO_WRITE, io->result);
+	} else {
+		r->t->members[member].errors_write += io->errors;
+		journal_member_written(r, member);
 	}
 }
 
 void health_read_error(struct raid *r, unsigned member, int result)
 {
-	if (!in_service(r, member))
+	if (!member_in_service(&r->t->members[member]))
 		return;
 	if (result == -ETIMEDOUT || result == -ENODEV || BREAK(eject))
 		health_failed(r, member, IO_READ, result);
@@ -99,15 +111,27 @@ void health_sum_error(struct raid *r, unsigned member)
 	r->t->members[member].errors_sum += !BREAK(count);
 }
 
+/* A member that its labels cannot be written to: whether the table may be written without it. */
+static bool lose_label(void *ctx, unsigned member, int result)
+{
+	struct raid *r = ctx;
+	bool dirty = r->table_dirty;
+
+	health_failed(r, member, IO_WRITE, result);
+	r->table_dirty = dirty; /* the write that goes on has it in it */
+	return r->t->members[member].state != MEMBER_ACTIVE;
+}
+
 int health_table_write_locked(struct raid *r)
 {
+	const struct label_owner owner = {.lose = lose_label, .ctx = r};
 	int err = 0;
 
 	assert(!r->read_only);
 	do {
 		r->table_dirty = false;
 		r->table_writing = true;
-		err = label_write_table(r->t, r->loop);
+		err = label_write_table(r->t, r->loop, &owner);
 		r->table_writing = false;
 	} while (!err && r->table_dirty);
 	if (err && !r->error) {
@@ -115,7 +139,6 @@ int health_table_write_locked(struct raid *r)
 			  strerror(-err));
 		r->error = err;
 	}
-	/* It may have taken members out by itself. */
 	space_recount(r);
 	health_reconcile(r);
 	return err;

@@ -23,7 +23,6 @@ static void start(struct io_batch *batch, struct io *io)
 	struct dev *dev = io->dev;
 
 	assert(io->off_bytes % BLOCK_BYTES == 0 && io->len_bytes % BLOCK_BYTES == 0);
-	assert(io->op != IO_WRITE || !dev->read_only);
 	io->batch = batch;
 	io->result = 0;
 	io->done = false;
@@ -34,6 +33,10 @@ static void start(struct io_batch *batch, struct io *io)
 			io_done(io, 0);
 			return;
 		}
+	} else if (io->op == IO_WRITE && dev->read_only) {
+		/* Of a member of a volume that is not: it fails like any that cannot be written. */
+		io_done(io, -EROFS);
+		return;
 	} else if (!in_range(dev, io)) {
 		/* The address may come from a damaged disk: not our mistake, so no assert. */
 		log_error("%s: I/O beyond the end: %llu bytes at %llu of %llu", dev->name,
@@ -49,6 +52,7 @@ static void start_plain(struct io_batch *batch, struct io *io, struct dev *dev, 
 			uint64_t off_bytes, void *data, uint64_t len_bytes)
 {
 	assert(len_bytes > 0 && (uintptr_t)data % BLOCK_BYTES == 0);
+	io->errors = 0;
 	io->dev = dev;
 	io->op = op;
 	io->off_bytes = off_bytes;
@@ -63,6 +67,7 @@ static void start_vector(struct io_batch *batch, struct io *io, struct dev *dev,
 			 uint64_t off_bytes, const struct iovec *iov, unsigned iov_count)
 {
 	assert(iov_count > 0 && iov_count <= IO_IOV_MAX);
+	io->errors = 0;
 	io->dev = dev;
 	io->op = op;
 	io->off_bytes = off_bytes;
@@ -105,6 +110,7 @@ void io_writev(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t 
 
 void io_flush(struct io_batch *batch, struct io *io, struct dev *dev)
 {
+	io->errors = 0;
 	io->dev = dev;
 	io->op = IO_FLUSH;
 	io->off_bytes = io->len_bytes = 0;
@@ -121,8 +127,13 @@ void io_done(struct io *io, int result)
 	assert(!io->done && batch->pending > 0);
 	io->result = result;
 	io->done = true;
-	if (result && !batch->error)
+	io->errors += result == -EIO;
+	if (result == -EIO && io->op == IO_WRITE) {
+		io->failed_next = batch->failed;
+		batch->failed = io;
+	} else if (result && !batch->error) {
 		batch->error = result;
+	}
 	if (--batch->pending == 0 && batch->waiter) {
 		struct co *waiter = batch->waiter;
 
@@ -131,7 +142,7 @@ void io_done(struct io *io, int result)
 	}
 }
 
-int io_batch_wait(struct io_batch *batch)
+static void wait_pending(struct io_batch *batch)
 {
 	if (batch->pending) {
 		assert(!batch->waiter);
@@ -139,6 +150,25 @@ int io_batch_wait(struct io_batch *batch)
 		co_wait();
 	}
 	assert(batch->pending == 0);
+}
+
+int io_batch_wait(struct io_batch *batch)
+{
+	wait_pending(batch);
+	for (unsigned tries = 1; batch->failed && tries < IO_WRITE_TRIES; tries++) {
+		struct io *io = batch->failed;
+
+		batch->failed = NULL;
+		while (io) {
+			struct io *next = io->failed_next; /* start puts it on the list again */
+
+			start(batch, io);
+			io = next;
+		}
+		wait_pending(batch);
+	}
+	if (batch->failed && !batch->error)
+		batch->error = -EIO;
 	return batch->error;
 }
 

@@ -8,9 +8,9 @@
  *   - a write is durable only after a later flush of the same device that was submitted after the
  *     write had completed (dev.volatile_cache says whether the flush does anything);
  *   - results: 0, -EIO (and what the device said otherwise), -ENODEV/-ENXIO/-ENOSPC as from a pulled drive
- *     are all mapped to -ENODEV, -ETIMEDOUT after the deadline. Short I/O is carried on by the device layer;
+ *     are all mapped to -ENODEV, -EROFS when the device has become read-only, -ETIMEDOUT after the deadline. Short I/O is carried on by the device layer;
  *     if it makes no progress: -EIO;
- *   - an I/O beyond the end of the device is -EIO; a flush of a device without volatile cache is done at once;
+ *   - a write to a handle that is read-only is -EROFS; an I/O beyond the end of the device is -EIO; a flush of a device without volatile cache is done at once;
  *   - after -ETIMEDOUT the memory stays pinned until the device lets go. A read buffer must then not
  *     be used for anything, only put.
  */
@@ -51,6 +51,13 @@ struct dev_ops {
 	void (*close)(struct dev *dev);
 };
 
+/*
+ * Attempts at one write that the device answers with -EIO. The next attempt writes the same bytes to the same place; only
+ * what has failed so often counts as failed. Flushes are not tried again: a device that has failed one may have
+ * dropped what it should have kept, and then says yes to the next.
+ */
+#define IO_WRITE_TRIES 3
+
 /* One I/O. The memory is the caller's and lives until io_batch_wait has returned. */
 struct io {
 	struct dev *dev;
@@ -62,8 +69,10 @@ struct io {
 	unsigned iov_count;
 	enum io_op op;
 	int result;
+	unsigned errors; /* attempts that failed with -EIO; result is that of the last */
 	bool done;
 	void *user; /* the submitter's */
+	struct io *failed_next; /* io_batch_wait's: on batch->failed */
 	/* The device layer's, opaque here and not initialised. */
 	void *priv;
 	struct list queue_node, due_node;
@@ -74,7 +83,8 @@ struct io_batch {
 	struct loop *loop;
 	struct co *waiter;
 	unsigned pending;
-	int error; /* the first error of any of them */
+	int error; /* the first error of any of them, but for those on `failed` */
+	struct io *failed; /* writes that ended with -EIO */
 };
 
 void io_batch_init(struct io_batch *batch, struct loop *loop);
@@ -88,7 +98,10 @@ void io_write(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t o
 void io_writev(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
 	       const struct iovec *iov, unsigned iov_count);
 void io_flush(struct io_batch *batch, struct io *io, struct dev *dev);
-/* Waits until all are done; the first error (each io has its own result). */
+/*
+ * Waits until all are done, with up to IO_WRITE_TRIES attempts at each write; the first error (each io has its own
+ * result). Errors that another attempt cured are in io.errors, for whoever counts them.
+ */
 int io_batch_wait(struct io_batch *batch);
 
 /* One I/O and its wait. */

@@ -297,7 +297,7 @@ static void ring_forget(struct ring *g, uint64_t before_seq)
 	}
 }
 
-static int ring_remember(struct ring *g, uint64_t seq, uint64_t off, uint64_t len)
+static int ring_remember(struct ring *g, uint64_t epoch, uint64_t seq, uint64_t off, uint64_t len)
 {
 	if (g->count == g->cap) {
 		unsigned cap = g->cap ? g->cap * 2 : 64;
@@ -312,7 +312,7 @@ static int ring_remember(struct ring *g, uint64_t seq, uint64_t off, uint64_t le
 		g->cap = cap;
 		g->first = 0;
 	}
-	g->records[(g->first + g->count) % g->cap] = (struct ring_record){.seq = seq, .off = off, .len = len};
+	g->records[(g->first + g->count) % g->cap] = (struct ring_record){.epoch = epoch, .seq = seq, .off = off, .len = len};
 	g->count++;
 	return 0;
 }
@@ -343,20 +343,12 @@ static uint64_t ring_used(struct ring *g, uint64_t ring_bytes)
 	return ring_bytes - oldest->off + g->head;
 }
 
-/* A new member gets records when a durable table names it: replay reads the rings of those alone. */
-static bool member_in_service(const struct raid *r, unsigned m)
-{
-	const struct member *member = &r->t->members[m];
-
-	return member->dev && member->state == MEMBER_ACTIVE && member->last_gen && !member->leaving;
-}
-
 static uint64_t rings_used_max(struct raid *r)
 {
 	uint64_t max = 0;
 
 	for (unsigned m = 0; m < r->t->member_count; m++)
-		if (member_in_service(r, m))
+		if (member_takes_records(&r->t->members[m]))
 			max = MAX(max, ring_used(&r->journal.rings[m], r->t->journal_bytes));
 	return max;
 }
@@ -365,9 +357,52 @@ static uint64_t rings_used_max(struct raid *r)
 static bool rings_have_room(struct raid *r, uint64_t len)
 {
 	for (unsigned m = 0; m < r->t->member_count; m++)
-		if (member_in_service(r, m) &&
+		if (member_takes_records(&r->t->members[m]) &&
 		    ring_place(&r->journal.rings[m], r->t->journal_bytes, len + RING_KEEP_BYTES) == UINT64_MAX)
 			return false;
+	return true;
+}
+
+static const struct ring_record *ring_nth(const struct ring *g, unsigned n)
+{
+	return &g->records[(g->first + n) % g->cap];
+}
+
+/* They stand in order of epoch and sequence number. */
+static bool ring_has(const struct ring *g, uint64_t epoch, uint64_t seq)
+{
+	unsigned lo = 0, hi = g->count;
+
+	while (lo < hi) {
+		unsigned mid = lo + (hi - lo) / 2;
+		const struct ring_record *rec = ring_nth(g, mid);
+
+		if (rec->epoch < epoch || (rec->epoch == epoch && rec->seq < seq))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < g->count && ring_nth(g, lo)->epoch == epoch && ring_nth(g, lo)->seq == seq;
+}
+
+bool journal_can_spare(const struct raid *r, unsigned member)
+{
+	const struct journal *j = &r->journal;
+	const struct ring *own = &j->rings[member];
+
+	for (unsigned n = 0; n < own->count; n++) {
+		uint64_t seq = ring_nth(own, n)->seq;
+		bool elsewhere = false;
+
+		/* Home already, or not yet promised to anybody. */
+		if (ring_nth(own, n)->epoch != r->t->epoch || seq < j->tail_durable || seq > j->record_flushed)
+			continue;
+		for (unsigned m = 0; m < r->t->member_count && !elsewhere; m++)
+			elsewhere = m != member && member_in_service(&r->t->members[m]) &&
+				    ring_has(&j->rings[m], r->t->epoch, seq);
+		if (!elsewhere)
+			return false;
+	}
 	return true;
 }
 
@@ -390,7 +425,7 @@ static int flush_members(struct raid *r, uint64_t mask)
 	for (unsigned m = 0; m < r->t->member_count; m++) {
 		struct ring *g = &r->journal.rings[m];
 
-		if (!(mask >> m & 1) || !member_in_service(r, m) || g->written == g->flushed)
+		if (!(mask >> m & 1) || !member_in_service(&r->t->members[m]) || g->written == g->flushed)
 			continue;
 		covers[m] = g->written;
 		if (!r->t->members[m].dev->volatile_cache) {
@@ -528,7 +563,7 @@ static unsigned record_members(struct raid *r, uint64_t seq, uint64_t have, unsi
 			unsigned m = (unsigned)((seq + k) % r->t->member_count);
 			uint64_t used = ring_used(&r->journal.rings[m], r->t->journal_bytes);
 
-			if (!member_in_service(r, m) || have >> m & 1 || used >= best_used)
+			if (!member_takes_records(&r->t->members[m]) || have >> m & 1 || used >= best_used)
 				continue;
 			best = m;
 			best_used = used;
@@ -546,7 +581,7 @@ static unsigned record_copies(const struct raid *r)
 	unsigned in_service = 0;
 
 	for (unsigned m = 0; m < r->t->member_count; m++)
-		in_service += member_in_service(r, m);
+		in_service += member_takes_records(&r->t->members[m]);
 	return MIN(BREAK(record_copies) ? 1 : r->t->tolerance + 1, in_service);
 }
 
@@ -564,7 +599,7 @@ static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, con
 		struct ring *g = &r->journal.rings[members[k]];
 		uint64_t off = ring_place(g, r->t->journal_bytes, rec->len);
 
-		if (off == UINT64_MAX || ring_remember(g, seq, off, rec->len)) {
+		if (off == UINT64_MAX || ring_remember(g, r->t->epoch, seq, off, rec->len)) {
 			/* Room was made sure of before sealing. */
 			log_error("journal: no room for a record of %llu bytes", (unsigned long long)rec->len);
 			r->error = -EIO;
@@ -585,13 +620,10 @@ static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, con
 	for (unsigned i = 0; i < n; i++) {
 		unsigned m = (unsigned)(uintptr_t)ios[i].user;
 
-		if (!ios[i].result)
-			journal_member_written(r, m);
-		else if (member_in_service(r, m))
-			health_failed(r, m, IO_WRITE, ios[i].result);
+		health_written(r, m, &ios[i]);
 	}
 	for (unsigned k = 0; k < count; k++)
-		if (member_in_service(r, members[k]))
+		if (member_takes_records(&r->t->members[members[k]]))
 			rec->members |= 1ull << members[k];
 	mem_free(ios);
 	return r->error;
@@ -608,11 +640,13 @@ static int record_write(struct raid *r, struct record *rec)
 		unsigned have = 0;
 
 		for (unsigned m = 0; m < r->t->member_count; m++) {
-			if (!member_in_service(r, m))
+			if (!member_takes_records(&r->t->members[m]))
 				rec->members &= ~(1ull << m);
 			have += rec->members >> m & 1;
 		}
 		count = record_copies(r);
+		if (have >= count && count)
+			r->journal.record_flushed = seq;
 		if (have >= count)
 			return count ? 0 : -EIO;
 		count = record_members(r, seq, rec->members, count - have, members);
@@ -632,7 +666,7 @@ static int record_write(struct raid *r, struct record *rec)
 int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len)
 {
 	r->journal.rings[member].head = off + len;
-	return ring_remember(&r->journal.rings[member], seq, off, len);
+	return ring_remember(&r->journal.rings[member], r->t->epoch, seq, off, len);
 }
 
 int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint64_t len, uint64_t have)
@@ -1085,7 +1119,7 @@ void journal_reset(struct raid *r)
 	assert(txn_empty(j->open));
 	j->open->seq = 1;
 	j->durable = j->captured = j->captured_record = 0;
-	j->record_seq = j->tail = j->tail_durable = 1;
+	j->record_seq = j->record_flushed = j->tail = j->tail_durable = 1;
 	for (unsigned m = 0; m < MEMBERS_MAX; m++) {
 		struct ring *g = &j->rings[m];
 

@@ -379,13 +379,14 @@ void label_clear(struct label *label)
 struct attempt {
 	struct table *t;
 	struct loop *loop;
+	const struct label_owner *owner;
 	uint64_t gen;
 	uint32_t table_bytes;
 	uint64_t table_sum;
 	/* who gets it; those that fail leave */
 	unsigned members[MEMBERS_MAX], count;
 	struct dev *devs[MEMBERS_MAX];
-	bool lost_any, memory_busy;
+	bool lost_any, refused, memory_busy;
 };
 
 static struct label_disk *label_block(const struct attempt *a, unsigned member)
@@ -420,6 +421,20 @@ static void fill_label_block(const struct attempt *a, unsigned member, unsigned 
 	d->sum = to_le64(block_sum(d));
 }
 
+static bool lose_member(struct attempt *a, unsigned member, const struct io *io)
+{
+	struct member *m = &a->t->members[member];
+
+	log_error("%s: member %u: label: write failed: %s", io->dev->name, member, strerror(-io->result));
+	/* Somebody else may have judged it meanwhile. */
+	if (m->state != MEMBER_ACTIVE)
+		return true;
+	if (a->owner)
+		return a->owner->lose(a->owner->ctx, member, io->result);
+	m->state = MEMBER_MISSING;
+	return true;
+}
+
 /* Drops those from the attempt whose I/O failed. */
 static void drop_failed(struct attempt *a, const struct io *ios)
 {
@@ -429,18 +444,17 @@ static void drop_failed(struct attempt *a, const struct io *ios)
 		struct member *m = &a->t->members[a->members[i]];
 
 		if (ios[i].result == 0) {
+			m->errors_write += ios[i].errors;
 			a->members[kept] = a->members[i];
 			a->devs[kept++] = a->devs[i];
 			continue;
 		}
-		log_error("%s: member %u: label: write failed: %s; taken out of service",
-			  ios[i].dev->name, a->members[i], strerror(-ios[i].result));
-		/* Somebody else may have judged it meanwhile. */
-		if (m->state == MEMBER_ACTIVE)
-			m->state = MEMBER_MISSING;
 		/* It may have this one, and whoever is in service in it knows that it was never
 		 * used. */
-		m->last_gen = a->gen;
+		if (lose_member(a, a->members[i], &ios[i]))
+			m->last_gen = a->gen;
+		else
+			a->refused = true;
 		a->lost_any = true;
 		if (ios[i].result == -ETIMEDOUT)
 			a->memory_busy = true;
@@ -531,9 +545,9 @@ static int encode_as(struct attempt *a)
 }
 
 /* 0: durable. -EAGAIN: a member was lost, once more without it. */
-static int write_once(struct table *t, struct loop *loop)
+static int write_once(struct table *t, struct loop *loop, const struct label_owner *owner)
 {
-	struct attempt a = {.t = t, .loop = loop, .gen = t->gen + t->gen_skip + 1};
+	struct attempt a = {.t = t, .loop = loop, .owner = owner, .gen = t->gen + t->gen_skip + 1};
 	int err;
 
 	if (!t->write_memory)
@@ -567,7 +581,7 @@ static int write_once(struct table *t, struct loop *loop)
 	}
 	if (a.lost_any) {
 		t->gen_skip++;
-		return -EAGAIN;
+		return a.refused ? -EIO : -EAGAIN;
 	}
 	t->gen = a.gen;
 	t->gen_skip = 0;
@@ -576,14 +590,14 @@ static int write_once(struct table *t, struct loop *loop)
 	return 0;
 }
 
-int label_write_table(struct table *t, struct loop *loop)
+int label_write_table(struct table *t, struct loop *loop, const struct label_owner *owner)
 {
 	int err = -EAGAIN;
 
 	co_mutex_lock(&t->write_lock);
 	/* Each time around has at least one member less. */
 	for (unsigned i = 0; err == -EAGAIN && i <= MEMBERS_MAX; i++)
-		err = write_once(t, loop);
+		err = write_once(t, loop, owner);
 	co_mutex_unlock(&t->write_lock);
 	return err == -EAGAIN ? -EIO : err;
 }
@@ -628,16 +642,6 @@ int label_wipe(struct dev *dev)
 
 /* ---- whether it is enough ---- */
 
-static bool group_readable(const struct table *t, const struct chunk *c, unsigned group)
-{
-	const struct geom *g = &c->geom;
-	unsigned lost = 0;
-
-	for (unsigned i = group * g->span; i < (group + 1) * g->span; i++)
-		lost += !table_column_readable(t, &c->columns[i]);
-	return lost <= (g->parity ? g->parity : g->copies - 1);
-}
-
 static void log_lacking(const struct table *t, const struct chunk *c)
 {
 	char uuid[UUID_TEXT_BYTES];
@@ -660,15 +664,11 @@ static void log_lacking(const struct table *t, const struct chunk *c)
 bool table_enough(const struct table *t, bool log)
 {
 	for (unsigned i = 0; i < t->chunk_count; i++) {
-		const struct chunk *c = t->chunks[i];
-
-		for (unsigned group = 0; group < c->geom.groups; group++) {
-			if (group_readable(t, c, group))
-				continue;
-			if (log)
-				log_lacking(t, c);
-			return false;
-		}
+		if (table_chunk_spare(t, t->chunks[i]) >= 0)
+			continue;
+		if (log)
+			log_lacking(t, t->chunks[i]);
+		return false;
 	}
 	return true;
 }

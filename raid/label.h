@@ -43,12 +43,21 @@ int label_probe_fd(int fd, uint64_t size_bytes, struct label *ret);
 /*
  * Makes the next generation durable on every member in service (ACTIVE with a device; coroutine): table and label to
  * the older place of labels A, a flush, then of labels B, a flush. On return t->gen is the new one. A member that
- * cannot be written, or is ACTIVE without a device, is set MISSING and the write repeated with that in it, so
- * that no generation claims a member that does not have it. -EIO when fewer than needed are left (nothing
+ * cannot be written (owner agreeing, NULL: always), or is ACTIVE without a device, is set MISSING and the write
+ * repeated with that in it, so that no generation claims a member that does not have it. Writes that are cured by another
+ * attempt are counted against the member. -EIO when fewer than needed are left (nothing
  * refers to the new generation then), and t is as before but for states. -E2BIG.
  * What is written is the table as it is once earlier calls have ended; calls are served one after the other.
  */
-int label_write_table(struct table *t, struct loop *loop);
+struct label_owner {
+	/*
+	 * A member could not be written. Takes it out of service and returns true; false: it must not be done without, and
+	 * the write ends with -EIO, with the member's state as it was. Never yields.
+	 */
+	bool (*lose)(void *ctx, unsigned member, int result);
+	void *ctx;
+};
+int label_write_table(struct table *t, struct loop *loop, const struct label_owner *owner);
 
 /* Sets dev, and what the table remembers of it: the hint and the serial number that tells a clone. */
 void label_member_here(struct member *m, struct dev *dev);

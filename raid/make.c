@@ -351,7 +351,7 @@ static int flush_all(struct dev **devs, unsigned count)
 static int write_table(struct table *t, struct loop *loop)
 {
 	for (unsigned n = 0; n < LABEL_PLACES; n++) {
-		int err = label_write_table(t, loop);
+		int err = label_write_table(t, loop, NULL);
 
 		if (err) {
 			log_error("cannot write the volume table: %s", strerror(-err));

@@ -75,7 +75,8 @@ struct raid_options {
 };
 /*
  * Votes, replays the journal, starts a new epoch. Yields. The devices belong to the volume on success (closed with it;
- * those not used are closed at once) and stay the caller's on failure. -ENODEV: too few members; -ESTALE: forked;
+ * those not used are closed at once) and stay the caller's on failure. -ENODEV: too few members; -EROFS: too few that can be
+ * written (those that cannot are taken out of service where that may be); -ESTALE: forked;
  * -EEXIST: clones; -ENODATA: no label; -EUCLEAN: the journal lost acknowledged records. Messages are logged.
  */
 int raid_open(struct loop *loop, struct dev **devs, unsigned count, const struct uuid *fs,
@@ -200,6 +201,7 @@ struct raid_member_info {
 	char path[256], serial[64];
 	enum member_state state;
 	bool present;
+	bool read_only; /* the device says so: why it is out of service, in a volume that is not */
 	uint64_t size_bytes;
 	uint32_t slices, slices_free, columns, columns_stale;
 	uint64_t errors_read, errors_write, errors_sum, errors_lost, errors_hung;

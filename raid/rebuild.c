@@ -67,7 +67,7 @@ struct rebuild {
 
 static bool member_here(const struct table *t, unsigned member)
 {
-	return t->members[member].state == MEMBER_ACTIVE && t->members[member].dev;
+	return member_in_service(&t->members[member]);
 }
 
 static int successor(const struct table *t, unsigned member, unsigned depth)
@@ -111,7 +111,7 @@ static int move_target(const struct table *t, const struct chunk *c, unsigned wa
 	for (unsigned i = 0; i < t->member_count; i++) {
 		const struct member *m = &t->members[i];
 
-		if (!table_member_in_service(t, i) || !m->slices_free || chunk_has_member(c, i))
+		if (!table_member_takes_chunks(t, i) || !m->slices_free || chunk_has_member(c, i))
 			continue;
 		if (best < 0 || m->slices_free > t->members[best].slices_free)
 			best = (int)i;
@@ -133,22 +133,6 @@ static bool column_needs(const struct table *t, const struct chunk *c, unsigned 
 	}
 	*ret_target = -1;
 	return col->stale && table_column_writable(t, col);
-}
-
-/* Columns that may still be lost in the group that is worst off; negative: data is lost. */
-static int chunk_spare(const struct table *t, const struct chunk *c)
-{
-	const struct geom *g = &c->geom;
-	int worst = MEMBERS_MAX;
-
-	for (unsigned group = 0; group < g->groups; group++) {
-		int left = g->parity ? (int)g->parity : (int)g->copies - 1;
-
-		for (unsigned k = group * g->span; k < (group + 1) * g->span; k++)
-			left -= !table_column_readable(t, &c->columns[k]);
-		worst = MIN(worst, left);
-	}
-	return worst;
 }
 
 static bool was_left_aside(const struct rebuild *rb, const struct chunk *c, unsigned column)
@@ -183,7 +167,7 @@ static bool rebuild_next(struct rebuild *rb, struct work *ret, uint64_t *ret_blo
 				continue;
 			}
 			*ret_blocks += c->geom.rows;
-			spare = chunk_spare(t, c);
+			spare = table_chunk_spare(t, c);
 			if (found && spare >= best)
 				continue;
 			found = true;

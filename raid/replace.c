@@ -15,6 +15,8 @@
 
 #include "walk.h"
 
+#define FAIL_TRIES_MAX 3 /* checkpoints before a member is said to be needed by the journal */
+
 void health_reconcile(struct raid *r)
 {
 	if (!r->started || r->stopping || r->abandoned || r->read_only || r->error)
@@ -41,26 +43,36 @@ static void member_columns_stale(struct table *t, unsigned member)
 	}
 }
 
+/* Whether the chunks can be read without it. */
+static bool chunks_can_spare(struct raid *r, unsigned index)
+{
+	struct member *m = &r->t->members[index];
+	enum member_state state = m->state;
+	bool enough;
+
+	m->state = MEMBER_FAILED;
+	enough = table_enough(r->t, false);
+	m->state = state;
+	return enough;
+}
+
 static int fail_locked(struct raid *r, unsigned index)
 {
-	enum member_state state;
 	struct member *m;
 
 	if (index >= r->t->member_count || r->t->members[index].state == MEMBER_REMOVED)
 		return -ENOENT;
 	m = &r->t->members[index];
-	state = m->state;
-	if (state == MEMBER_FAILED)
+	if (m->state == MEMBER_FAILED)
 		return 0;
-	m->state = MEMBER_FAILED;
-	if (!table_enough(r->t, false)) {
-		m->state = state;
+	if (!chunks_can_spare(r, index) || !journal_can_spare(r, index)) {
 		log_error("%s: not taken out of service: without it data would be lost; rebuild or "
 			  "replace the "
 			  "other members first",
 			  m->hint);
 		return -EBUSY;
 	}
+	m->state = MEMBER_FAILED;
 	log_warning("%s: taken out of service as asked", m->hint);
 	member_columns_stale(r->t, index);
 	r->table_dirty = true;
@@ -74,6 +86,14 @@ int raid_fail(struct raid *r, unsigned index)
 
 	if (r->read_only)
 		return -EROFS;
+	if (index >= r->t->member_count)
+		return -ENOENT;
+	/* Records whose other copies went with other members: home first. */
+	for (unsigned n = 0; n < FAIL_TRIES_MAX && chunks_can_spare(r, index) && !journal_can_spare(r, index); n++) {
+		err = journal_checkpoint(r);
+		if (err)
+			return err;
+	}
 	co_mutex_lock(&r->table_lock);
 	err = r->error ? r->error : fail_locked(r, index);
 	co_mutex_unlock(&r->table_lock);
@@ -174,7 +194,7 @@ static int replace_check(struct raid *r, unsigned index, struct dev *dev)
 	for (unsigned i = 0; i < t->member_count; i++) {
 		const struct member *m = &t->members[i];
 
-		if (m->replaces != (int)index || m->state != MEMBER_ACTIVE || !m->dev)
+		if (m->replaces != (int)index || !member_in_service(m))
 			continue;
 		log_error("%s: %s is taking over from it already", t->members[index].hint, m->hint);
 		return -EBUSY;
@@ -209,7 +229,7 @@ static int replace_locked(struct raid *r, unsigned index, struct dev *dev)
 		/* Twice: so all places of its label are valid, as everybody's are. */
 		for (unsigned n = 0; n < LABEL_PLACES && !err; n++)
 			err = health_table_write_locked(r);
-		if (!err && (m->state != MEMBER_ACTIVE || !m->dev))
+		if (!err && !member_in_service(m))
 			err = -EIO;
 	}
 	if (err) {

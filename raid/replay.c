@@ -251,8 +251,8 @@ static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 		struct found *f = &rp->found[i];
 
 		for (unsigned m = 0; m < r->t->member_count && f->seq <= durable; m++)
-			if (f->members >> m & 1 && !(f->have >> m & 1) && r->t->members[m].dev &&
-			    r->t->members[m].state == MEMBER_ACTIVE && !BREAK(record_lost)) {
+			if (f->members >> m & 1 && !(f->have >> m & 1) && member_in_service(&r->t->members[m]) &&
+			    !BREAK(record_lost)) {
 				log_warning("%s: lost journal record %llu, which it had flushed",
 					    r->t->members[m].dev->name, (unsigned long long)f->seq);
 				r->t->members[m].errors_lost++;
@@ -460,7 +460,7 @@ static int found_read(struct replay *rp, const struct found *f, struct record_di
 		const struct found *copy = &rp->copies[lo];
 		const struct member *m = &rp->r->t->members[copy->member];
 
-		if (!m->dev || m->state != MEMBER_ACTIVE) /* it hung meanwhile */
+		if (!member_in_service(m)) /* it hung meanwhile */
 			continue;
 		err = record_read(rp->r, copy->member, copy->off, copy->len, (void **)ret);
 		if (!err && record_right(rp->r, *ret, copy->len))
@@ -562,8 +562,7 @@ static int replay_spread(struct replay *rp)
 		if (!rp->found[i].kept)
 			continue;
 		for (unsigned m = 0; m < r->t->member_count; m++)
-			if (rp->found[i].have >> m & 1 && r->t->members[m].dev &&
-			    r->t->members[m].state == MEMBER_ACTIVE)
+			if (rp->found[i].have >> m & 1 && member_in_service(&r->t->members[m]))
 				have |= 1ull << m;
 		err = journal_spread_record(r, rp->found[i].seq, rp->found[i].kept, rp->found[i].len, have);
 		if (err == -ENOSPC || err == -ENOMEM) {
@@ -587,7 +586,7 @@ int journal_replay(struct raid *r)
 	for (size_t i = 0; i < rp.directs_size; i++)
 		list_init(&rp.directs[i]);
 	for (unsigned m = 0; m < r->t->member_count && !err; m++)
-		if (r->t->members[m].dev && r->t->members[m].state == MEMBER_ACTIVE)
+		if (member_in_service(&r->t->members[m]))
 			err = ring_scan(&rp, m);
 	if (!err)
 		err = replay_choose(&rp, &durable);

@@ -128,7 +128,7 @@ static int write_entry_cmp(const void *a, const void *b)
 struct merged_write {
 	struct io io;
 	unsigned first, count; /* entries */
-	unsigned tries;
+	bool skipped;
 };
 
 static unsigned write_list_merge(struct write_list *l, struct merged_write *merged, struct iovec *iov)
@@ -150,43 +150,25 @@ static unsigned write_list_merge(struct write_list *l, struct merged_write *merg
 	return n;
 }
 
-/* Submits what has not succeeded yet; true when some are worth another try. */
-static bool write_list_try(struct raid *r, struct write_list *l, struct merged_write *merged, unsigned n,
-			   const struct iovec *iov)
+static void write_list_submit(struct raid *r, struct write_list *l, struct merged_write *merged, unsigned n,
+			      const struct iovec *iov)
 {
 	struct io_batch batch;
-	bool again = false;
 
 	io_batch_init(&batch, r->loop);
 	for (unsigned i = 0; i < n; i++) {
 		const struct write_entry *e = &l->entries[merged[i].first];
 		struct member *m = &r->t->members[e->member];
 
-		if (merged[i].tries == UINT32_MAX)
-			continue;
-		if (!m->dev || m->state != MEMBER_ACTIVE) { /* went out meanwhile */
-			merged[i].tries = UINT32_MAX;
-			continue;
-		}
-		io_writev(&batch, &merged[i].io, m->dev, e->off_bytes, &iov[merged[i].first], merged[i].count);
+		merged[i].skipped = !member_in_service(m); /* went out meanwhile */
+		if (!merged[i].skipped)
+			io_writev(&batch, &merged[i].io, m->dev, e->off_bytes, &iov[merged[i].first],
+				  merged[i].count);
 	}
 	(void)io_batch_wait(&batch); /* each has its own result */
-	for (unsigned i = 0; i < n; i++) {
-		unsigned member = l->entries[merged[i].first].member;
-
-		if (merged[i].tries == UINT32_MAX)
-			continue;
-		if (!merged[i].io.result) {
-			merged[i].tries = UINT32_MAX;
-			journal_member_written(r, member);
-		} else if (merged[i].io.result == -EIO && ++merged[i].tries < WRITE_TRIES) {
-			again = true;
-		} else {
-			merged[i].tries = UINT32_MAX;
-			health_failed(r, member, IO_WRITE, merged[i].io.result);
-		}
-	}
-	return again;
+	for (unsigned i = 0; i < n; i++)
+		if (!merged[i].skipped)
+			health_written(r, l->entries[merged[i].first].member, &merged[i].io);
 }
 
 int write_list_run(struct raid *r, struct write_list *l)
@@ -208,8 +190,7 @@ int write_list_run(struct raid *r, struct write_list *l)
 		err = -ENOMEM;
 	} else if (l->count) {
 		n = write_list_merge(l, merged, iov);
-		while (write_list_try(r, l, merged, n, iov))
-			;
+		write_list_submit(r, l, merged, n, iov);
 	}
 	mem_free(merged);
 	mem_free(iov);

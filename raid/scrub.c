@@ -313,7 +313,7 @@ static int scrub_labels_locked(struct raid *r)
 	for (unsigned i = 0; i < r->t->member_count; i++) {
 		struct member *m = &r->t->members[i];
 
-		if (m->state == MEMBER_ACTIVE && m->dev && !BREAK(scrub_labels))
+		if (member_in_service(m) && !BREAK(scrub_labels))
 			bad += label_places_bad(r, m);
 	}
 	info(r)->found += bad;

@@ -135,17 +135,15 @@ static bool is_being_replaced(const struct table *t, unsigned index)
 	for (unsigned i = 0; i < t->member_count; i++) {
 		const struct member *m = &t->members[i];
 
-		if (m->replaces == (int)index && m->state == MEMBER_ACTIVE && m->dev)
+		if (m->replaces == (int)index && member_in_service(m))
 			return true;
 	}
 	return false;
 }
 
-bool table_member_in_service(const struct table *t, unsigned index)
+bool table_member_takes_chunks(const struct table *t, unsigned index)
 {
-	const struct member *m = &t->members[index];
-
-	return m->state == MEMBER_ACTIVE && m->dev && !is_being_replaced(t, index);
+	return member_in_service(&t->members[index]) && !is_being_replaced(t, index);
 }
 
 int table_slice_get(struct table *t, unsigned member, uint16_t *ret_slice)
@@ -176,6 +174,36 @@ void table_slice_put(struct table *t, unsigned member, uint16_t slice)
 	m->slices_free++;
 }
 
+/* ---- what may be lost ---- */
+
+int table_chunk_spare(const struct table *t, const struct chunk *c)
+{
+	const struct geom *g = &c->geom;
+	int worst = MEMBERS_MAX;
+
+	for (unsigned group = 0; group < g->groups; group++) {
+		int left = g->parity ? (int)g->parity : (int)g->copies - 1;
+
+		for (unsigned k = group * g->span; k < (group + 1) * g->span; k++)
+			left -= !table_column_readable(t, &c->columns[k]);
+		worst = MIN(worst, left);
+	}
+	/* The sets repeat after so many pages at the latest. */
+	for (uint32_t page = 0; page < MIN(g->columns, g->bitmap_pages + g->sum_pages); page++) {
+		int left = (int)g->page_copies - 1;
+
+		for (unsigned copy = 0; copy < g->page_copies; copy++) {
+			unsigned column;
+			uint64_t block;
+
+			geom_page_place(g, page, copy, &column, &block);
+			left -= !table_column_readable(t, &c->columns[column]);
+		}
+		worst = MIN(worst, left);
+	}
+	return worst;
+}
+
 /* ---- where chunks go ---- */
 
 /* Free slices while a choice is tried out; nothing of the table is touched. */
@@ -197,7 +225,7 @@ static void pool_init(struct pool *p, const struct table *t)
 		if (m->state == MEMBER_REMOVED || is_being_replaced(t, i))
 			continue;
 		p->slices += m->slice_count;
-		if (table_member_in_service(t, i))
+		if (table_member_takes_chunks(t, i))
 			p->in[p->in_count++] = i;
 		else
 			p->absent[p->absent_count++] = i;
@@ -496,7 +524,7 @@ int table_chunk_add(struct table *t, enum chunk_class class, struct chunk **ret)
 	}
 	for (unsigned i = 0; i < count; i++) {
 		c->columns[i].member = (uint16_t)picked[i];
-		c->columns[i].stale = !table_member_in_service(t, picked[i]);
+		c->columns[i].stale = !table_member_takes_chunks(t, picked[i]);
 		err = table_slice_get(t, picked[i], &c->columns[i].slice);
 		assert(err == 0); /* the pool said so */
 	}

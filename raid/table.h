@@ -30,6 +30,17 @@ struct member {
 	uint8_t label_place[2]; /* label.c's: where the newest label stands in labels A and B */
 };
 
+/* Is here and gets every write: the one meaning of "in service". The two below build on it. */
+static inline bool member_in_service(const struct member *m)
+{
+	return m->dev && m->state == MEMBER_ACTIVE;
+}
+/* Gets journal records: a durable table names it, since replay reads the rings of those alone, and it stays. */
+static inline bool member_takes_records(const struct member *m)
+{
+	return member_in_service(m) && m->last_gen && !m->leaving;
+}
+
 struct column {
 	uint16_t member;
 	uint16_t slice;
@@ -85,8 +96,8 @@ uint64_t table_member_bytes_min(const struct table *t, uint32_t slices);
  */
 int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_bytes, uint32_t slices_wanted,
 		     unsigned *ret_index);
-/* State ACTIVE with a device, and nobody in service is taking over from it: gets new chunks. */
-bool table_member_in_service(const struct table *t, unsigned index);
+/* In service, and nobody in service is taking over from it: gets new chunks. */
+bool table_member_takes_chunks(const struct table *t, unsigned index);
 /* Exact bytes of the table; -E2BIG past TABLE_BYTES_MAX. */
 int table_encode(const struct table *t, void *out, size_t cap, size_t *ret_bytes);
 /* Every field is checked (states, ranges, slices used twice, column members): -EBADMSG and *ret_why. */
@@ -100,6 +111,11 @@ static inline unsigned table_priority(uint8_t stored)
 	return stored ? stored - 1u : TABLE_PRIORITY_DEFAULT;
 }
 struct chunk *table_chunk(const struct table *t, uint32_t number); /* NULL: none */
+/*
+ * Columns that may still be lost, whichever they are: of the worst of its groups and of the sets of columns that hold the
+ * copies of one page, which lie across groups. Negative: there is something that cannot be read.
+ */
+int table_chunk_spare(const struct table *t, const struct chunk *c);
 /*
  * Adds a chunk in memory on free slices of members that are in service (state ACTIVE with a dev and not being
  * replaced), most free slices first, ties by index; each column on another member. Columns: metadata
@@ -126,13 +142,11 @@ static inline uint64_t table_column_off(const struct table *t, const struct colu
 /* May be read as truth / must get every write. */
 static inline bool table_column_readable(const struct table *t, const struct column *c)
 {
-	const struct member *m = &t->members[c->member];
-	return m->dev && m->state == MEMBER_ACTIVE && (!c->stale || BREAK(stale));
+	return member_in_service(&t->members[c->member]) && (!c->stale || BREAK(stale));
 }
 static inline bool table_column_writable(const struct table *t, const struct column *c)
 {
-	const struct member *m = &t->members[c->member];
-	return m->dev && m->state == MEMBER_ACTIVE;
+	return member_in_service(&t->members[c->member]);
 }
 
 #endif

@@ -152,6 +152,9 @@ static int map_error(const struct uring_dev *d, enum io_op op, int err)
 	case -ENOSPC:
 		/* A write to a drive that was pulled. On a file it says that the host is full. */
 		return d->is_block ? -ENODEV : -EIO;
+	case -EPERM: /* what Linux says of a block device that was set read-only while open */
+	case -EROFS:
+		return op == IO_WRITE ? -EROFS : -EIO;
 	default:
 		return -EIO;
 	}
@@ -194,6 +197,7 @@ static void slot_complete(struct slot *s, int res)
 		result = res < 0 ? map_error(d, io->op, res) : 0;
 	} else if (res <= 0) {
 		result = map_error(d, io->op, res);
+		d->dev.read_only |= result == -EROFS;
 	} else {
 		s->done_bytes += (unsigned)res;
 		assert(s->done_bytes <= io->len_bytes);

@@ -186,6 +186,32 @@ static int features_check(const struct label_vote *vote, unsigned count, bool re
 	return 0;
 }
 
+/*
+ * A member that cannot be written is good for what it still holds, as long as the journal is read; its first write then takes
+ * it out of service. Where that would be too much nothing is begun.
+ */
+static int read_only_check(struct raid *r)
+{
+	bool was_here[MEMBERS_MAX] = {false}, enough;
+
+	for (unsigned i = 0; i < r->t->member_count; i++) {
+		struct member *m = &r->t->members[i];
+
+		if (!member_in_service(m) || !m->dev->read_only)
+			continue;
+		log_warning("%s: member %u is read-only: to be taken out of service", m->dev->name, i);
+		was_here[i] = true;
+		m->state = MEMBER_MISSING;
+	}
+	enough = table_enough(r->t, false);
+	for (unsigned i = 0; i < r->t->member_count; i++)
+		if (was_here[i])
+			r->t->members[i].state = MEMBER_ACTIVE;
+	if (!enough)
+		log_error("too many members are read-only: the volume can only be opened read-only");
+	return enough ? 0 : -EROFS;
+}
+
 /* Those that do not take part are closed; sets *stale by member index. */
 static void devices_sort(struct raid *r, struct dev **devs, unsigned count, const struct label_vote *vote,
 			 struct dev **stale, struct dev **unused, unsigned *ret_unused)
@@ -196,7 +222,7 @@ static void devices_sort(struct raid *r, struct dev **devs, unsigned count, cons
 
 		if (v->what == VERDICT_USED)
 			continue;
-		if (v->what == VERDICT_STALE && !r->read_only)
+		if (v->what == VERDICT_STALE && !r->read_only && !devs[i]->read_only)
 			stale[v->label.member_index] = devs[i];
 		else
 			unused[(*ret_unused)++] = devs[i];
@@ -225,6 +251,8 @@ int raid_open(struct loop *loop, struct dev **devs, unsigned count, const struct
 	}
 	if (!err && !table_enough(r->t, true))
 		err = -ENODEV;
+	if (!err && !r->read_only)
+		err = read_only_check(r);
 	if (!err)
 		err = raid_init(r);
 	if (!err) {
@@ -308,23 +336,6 @@ void raid_abandon(struct raid *r)
 
 /* ---- info ---- */
 
-/* Members that may still go, by the group of the chunk that is worst off; -1: it lacks more than it has spare. */
-static int chunk_redundancy(const struct table *t, const struct chunk *c)
-{
-	const struct geom *g = &c->geom;
-	int worst = MEMBERS_MAX;
-
-	for (unsigned group = 0; group < g->groups; group++) {
-		int left = g->parity ? (int)g->parity : (int)g->copies - 1;
-
-		for (unsigned k = 0; k < g->span; k++)
-			if (!table_column_readable(t, &c->columns[group * g->span + k]))
-				left--;
-		worst = MIN(worst, left);
-	}
-	return worst;
-}
-
 void raid_info(const struct raid *r, struct raid_info *ret)
 {
 	const struct table *t = r->t;
@@ -348,7 +359,7 @@ void raid_info(const struct raid *r, struct raid_info *ret)
 	ret->journal_tail = r->journal.tail;
 	ret->commit_ns_max = journal_commit_ns(r);
 	for (unsigned i = 0; i < t->chunk_count; i++) {
-		int left = chunk_redundancy(t, t->chunks[i]);
+		int left = table_chunk_spare(t, t->chunks[i]);
 
 		if (t->chunks[i]->pages_lost && !ret->chunks_damaged++)
 			ret->chunk_damaged = t->chunks[i]->number;
@@ -386,7 +397,8 @@ int raid_member_info(const struct raid *r, unsigned index, struct raid_member_in
 	m = &r->t->members[index];
 	memset(ret, 0, sizeof(*ret));
 	ret->uuid = m->uuid;
-	ret->present = m->dev && m->state == MEMBER_ACTIVE;
+	ret->present = member_in_service(m);
+	ret->read_only = m->dev && m->dev->read_only;
 	memcpy(ret->path, m->hint, sizeof(m->hint));
 	if (m->dev)
 		memcpy(ret->path, m->dev->name, sizeof(ret->path));

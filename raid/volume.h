@@ -27,7 +27,6 @@
 #include "parity.h"
 #include "raid.h"
 
-#define WRITE_TRIES 3           /* of one I/O before the member counts as failed */
 #define ROWS_MAX 64             /* rows worked on at once by recovery, scrub and rebuild */
 
 /* ---- page.c ---- */
@@ -280,7 +279,7 @@ struct txn {
 struct ring { /* of one member */
 	uint64_t head;  /* offset in the ring where the next record goes */
 	struct ring_record {
-		uint64_t seq, off, len;
+		uint64_t epoch, seq, off, len;
 	} *records;     /* oldest first: a circular array */
 	unsigned first, count, cap;
 	/* Member writes are counted: the flush that began after count n covers n. */
@@ -293,6 +292,7 @@ struct journal {
 	uint64_t tail;         /* record before which everything is home */
 	uint64_t tail_durable; /* what the newest durable record says of it: ring space before it is free */
 	uint64_t record_seq;   /* newest durable record; counted apart, since empty transactions write none */
+	uint64_t record_flushed; /* the same, or one that is about to be called durable */
 	bool committing, checkpointing;
 	bool checkpointer_runs; /* else whoever commits does its work */
 	bool finishing;        /* somebody does */
@@ -349,6 +349,11 @@ int journal_start(struct raid *r);
 void journal_member_written(struct raid *r, unsigned member);
 /* Flushes every member that was written since its last flush. Yields. */
 int journal_flush_members(struct raid *r);
+/*
+ * Whether every record that a crash now would replay has a copy on somebody in service beside this member. If not, and
+ * the member were taken out, what it alone has would be lost although the chunks can do without it. Never yields.
+ */
+bool journal_can_spare(const struct raid *r, unsigned member);
 /* Writes home what is committed up to transaction `seq`, and the captured pages; then flushes. Yields. */
 int journal_write_home(struct raid *r, uint64_t seq);
 
@@ -375,6 +380,8 @@ int journal_replay(struct raid *r);
  * table is written before anything is acknowledged) unless that would lose data: then the volume stops taking writes.
  */
 void health_failed(struct raid *r, unsigned member, enum io_op op, int result);
+/* A write has ended: notes it for the next flush, counts errors, those that another attempt cured too. Never yields. */
+void health_written(struct raid *r, unsigned member, const struct io *io);
 /* Counts, and takes out members that vanished or hang. */
 void health_read_error(struct raid *r, unsigned member, int result);
 void health_sum_error(struct raid *r, unsigned member);

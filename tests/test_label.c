@@ -237,7 +237,7 @@ static int check_left(void **state)
 
 static int co_write(void *arg)
 {
-	return label_write_table(arg, loop);
+	return label_write_table(arg, loop, NULL);
 }
 
 static int write_table(struct table *t)
@@ -729,7 +729,7 @@ static struct table *shared;
 static void write_second(void *arg)
 {
 	shared->scrub_cursor = 22;
-	second_result = label_write_table(shared, loop);
+	second_result = label_write_table(shared, loop, NULL);
 }
 
 static int co_write_twice(void *arg)
@@ -737,7 +737,7 @@ static int co_write_twice(void *arg)
 	int err;
 
 	assert_int_equal(co_spawn(loop, write_second, NULL), 0);
-	err = label_write_table(shared, loop);
+	err = label_write_table(shared, loop, NULL);
 	while (second_result > 0)
 		co_yield ();
 	return err;

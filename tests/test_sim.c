@@ -512,7 +512,7 @@ static void test_short(void **state)
 		assert_int_equal(simdev_faults_hit(member), 2);
 
 		simdev_fault(member,
-			     &(struct simfault){.kind = SIMFAULT_SHORT, .count = 1, .param = 1});
+			     &(struct simfault){.kind = SIMFAULT_SHORT, .count = IO_WRITE_TRIES, .param = 1});
 		assert_int_equal(do_write(dev, 0, 4, 3), -EIO);
 		n = sectors_with(3, 0, 4);
 		assert_in_range(n, 1, 31);

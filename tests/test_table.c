@@ -98,7 +98,7 @@ static void check_chunk(const struct table *t, const struct chunk *c, bool any_a
 		seen |= 1ull << col->member;
 		assert_true(col->slice < m->slice_count);
 		assert_int_equal(m->slice_used[col->slice], 1);
-		assert_int_equal(col->stale, !table_member_in_service(t, col->member));
+		assert_int_equal(col->stale, !table_member_takes_chunks(t, col->member));
 		assert_true(any_absent || !col->stale);
 	}
 }
@@ -287,8 +287,8 @@ static void test_being_replaced(void **state)
 	assert_int_equal(index, 4);
 	t->members[4].dev = &devs[4];
 	t->members[4].replaces = 1;
-	assert_false(table_member_in_service(t, 1));
-	assert_true(table_member_in_service(t, 4));
+	assert_false(table_member_takes_chunks(t, 1));
+	assert_true(table_member_takes_chunks(t, 4));
 	for (int i = 0; i < 5; i++) {
 		struct chunk *c;
 
@@ -298,7 +298,7 @@ static void test_being_replaced(void **state)
 			assert_int_not_equal(c->columns[k].member, 1);
 	}
 	lose(t, 4); /* the replacement is gone: the old one is in service again */
-	assert_true(table_member_in_service(t, 1));
+	assert_true(table_member_takes_chunks(t, 1));
 	table_free(t);
 }
 

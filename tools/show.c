@@ -124,8 +124,9 @@ static void show_member(const json_t *m)
 			used += (size_t)snprintf(errors + used, sizeof(errors) - used,
 						 "%s%" PRIu64 " %s", used ? ", " : "", n, kinds[i]);
 	}
-	printf("  %3" PRIu64 "  %-10s %10s  %s%s%s%s\n", number(m, "index"), text(m, "state"),
-	       size_text(number(m, "size_bytes"), size), text(m, "path"), used ? "  (errors: " : "",
+	printf("  %3" PRIu64 "  %-10s %10s  %s%s%s%s%s\n", number(m, "index"), text(m, "state"),
+	       size_text(number(m, "size_bytes"), size), text(m, "path"),
+	       json_is_true(json_object_get(m, "read_only")) ? "  (read-only)" : "", used ? "  (errors: " : "",
 	       errors, used ? ")" : "");
 }
 

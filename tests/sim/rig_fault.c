@@ -106,11 +106,8 @@ bool rig_faults_parse(const char *list, uint32_t *ret)
 
 bool rig_fault_chance(struct rig *g, enum rig_fault kind, uint64_t part, uint64_t whole)
 {
-	/*
-	 * Where the tolerance is one for each group, members of several groups may go at once and be taken out of
-	 * service, though the journal's records had only so many copies: not by default yet.
-	 */
-	if (kind == FAULT_FREEZE && !g->o->faults_text[0] && g->level != 1 && g->level != 5 && g->level != 6)
+	/* Without any tolerance there is nothing that could be more than it. */
+	if (kind == FAULT_FREEZE && !g->tolerance)
 		return false;
 	return g->o->faults >> kind & 1 && !g->faults_off && rng_chance(&g->fault_rng, part, whole);
 }
