@@ -23,6 +23,11 @@
 #include "xxh3.h"
 
 #define SCAN_BYTES (1u << 20)
+/* Smaller extents are tried where one cannot be read, down to a block: SCAN_BYTES, a 16th, a 256th. */
+#define SCAN_NARROW 16
+static_assert(SCAN_BYTES / SCAN_NARROW / SCAN_NARROW == BLOCK_BYTES, "ends with a block");
+#define RING_ERRORS_MAX 64 /* reads of a ring that fail before what is left of it is given up */
+#define RING_VAIN_SHARE 2  /* so many times its size may be read of records that turn out wrong */
 
 /* A record that was found, and where. */
 struct found {
@@ -49,6 +54,7 @@ struct replay {
 	size_t count, cap;
 	struct found *copies; /* each copy of each record, in order of sequence number */
 	size_t copy_count;
+	unsigned given_up; /* rings that were not read to the end */
 	struct list *directs;
 	size_t directs_size;
 	int (*visit)(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
@@ -126,57 +132,119 @@ static bool record_right(struct raid *r, struct record_disk *d, uint64_t len)
 	return is == sum || BREAK(record_sum);
 }
 
-/* A plausible head at `off`: the length of the record if it is right, 0 if it is not one. */
-static int record_try(struct replay *rp, unsigned member, uint64_t off, const struct record_disk *head,
-		      uint64_t room, uint64_t *ret_len)
+/* The scan of one ring, and what it has cost. */
+struct scan {
+	unsigned member;
+	char *buf, *bounce; /* SCAN_BYTES each */
+	unsigned errors;
+	uint64_t vain_bytes;
+};
+
+/* Whether the record at `off` has its checksum, without room for all of it: nobody knows yet that its length is true. */
+static int record_check(struct replay *rp, struct scan *sc, uint64_t off, uint64_t len, uint64_t sum, bool *ret)
 {
-	struct record_disk *d;
+	XXH3_state_t *state = XXH3_createState();
+	int err = 0;
+
+	if (!state)
+		return -ENOMEM;
+	(void)XXH3_64bits_reset_withSeed(state, rp->r->t->salt); /* cannot fail with a state */
+	for (uint64_t at = 0; at < len && !err; at += SCAN_BYTES) {
+		uint64_t n = MIN(len - at, SCAN_BYTES);
+
+		err = io_read_sync(rp->r->t->members[sc->member].dev, off + at, sc->bounce, n);
+		if (err)
+			break;
+		if (!at)
+			((struct record_disk *)sc->bounce)->sum = to_le64(0);
+		(void)XXH3_64bits_update(state, sc->bounce, n);
+	}
+	*ret = !err && XXH3_64bits_digest(state) == sum;
+	XXH3_freeState(state);
+	return err;
+}
+
+/* A plausible head at `off`: the length of the record if it is right, 0 if it is not one. */
+static int record_try(struct replay *rp, struct scan *sc, uint64_t off, const struct record_disk *head, uint64_t room,
+		      uint64_t *ret_len)
+{
+	uint64_t len = from_le32(head->total_bytes);
+	bool right;
 	int err;
 
 	*ret_len = 0;
 	if (!record_head_plausible(rp->r, head, room))
 		return 0;
-	err = record_read(rp->r, member, off, from_le32(head->total_bytes), (void **)&d);
+	err = record_check(rp, sc, off, len, from_le64(head->sum), &right);
 	if (err == -ENOMEM)
 		return err;
 	if (err) {
-		health_read_error(rp->r, member, err);
+		health_read_error(rp->r, sc->member, err);
+		sc->errors++;
 		return 0;
 	}
-	if (record_right(rp->r, d, from_le32(head->total_bytes))) {
-		*ret_len = from_le32(d->total_bytes);
-		err = found_add(rp, d, member, off);
+	if (!right) {
+		sc->vain_bytes += len;
+		return 0;
 	}
-	mem_free(d);
+	*ret_len = len;
+	return found_add(rp, head, sc->member, off);
+}
+
+/* All records that begin in what was read. Returns how far. */
+static int scan_extent(struct replay *rp, struct scan *sc, uint64_t at, uint64_t n, uint64_t *ret_used)
+{
+	uint64_t start = rp->r->t->journal_off_bytes, size = rp->r->t->journal_bytes, used = 0, len;
+	int err = 0;
+
+	while (used < n && !err) {
+		err = record_try(rp, sc, start + at + used, (void *)(sc->buf + used), size - at - used, &len);
+		used += len ? len : BLOCK_BYTES;
+	}
+	*ret_used = used;
 	return err;
 }
 
+/*
+ * Reads a ring once. What cannot be read is narrowed down and passed over: it may have other copies. A ring that goes on
+ * failing, or that leads us about with heads of records that are none, is given up: the time a mount takes is bounded.
+ */
 static int ring_scan(struct replay *rp, unsigned member)
 {
 	struct raid *r = rp->r;
-	uint64_t start = r->t->journal_off_bytes, size = r->t->journal_bytes, at = 0;
-	char *buf = buf_get_wait(SCAN_BYTES);
+	const struct member *m = &r->t->members[member];
+	uint64_t size = r->t->journal_bytes, at = 0, extent = SCAN_BYTES, used;
+	struct scan sc = {.member = member};
 	int err = 0;
 
+	sc.buf = buf_get_wait(2 * SCAN_BYTES);
+	sc.bounce = sc.buf + SCAN_BYTES;
 	while (at < size && !err) {
-		uint64_t n = MIN(size - at, SCAN_BYTES), used = 0, len;
+		uint64_t n = MIN(size - at, extent);
+		int read = io_read_sync(m->dev, r->t->journal_off_bytes + at, sc.buf, n);
 
-		err = io_read_sync(r->t->members[member].dev, start + at, buf, n);
-		if (err) { /* what stands here may have other copies */
-			health_read_error(r, member, err);
-			err = r->t->members[member].state == MEMBER_ACTIVE && err != -ETIMEDOUT ? 0 : 1;
-			at += BLOCK_BYTES;
-			continue;
+		if (!read) {
+			err = scan_extent(rp, &sc, at, n, &used);
+			at += used;
+			extent = MIN(extent * SCAN_NARROW, SCAN_BYTES);
+		} else {
+			health_read_error(r, member, read);
+			sc.errors++;
+			if (n <= BLOCK_BYTES)
+				at += BLOCK_BYTES;
+			else
+				extent = MAX(extent / SCAN_NARROW, (uint64_t)BLOCK_BYTES);
+			if (read == -ETIMEDOUT || !member_in_service(m))
+				break;
 		}
-		while (used < n && !err) {
-			err = record_try(rp, member, start + at + used, (void *)(buf + used), size - at - used,
-					 &len);
-			used += len ? len : BLOCK_BYTES;
+		if (sc.errors > RING_ERRORS_MAX || sc.vain_bytes > RING_VAIN_SHARE * size) {
+			log_warning("%s: its journal is given up after %u errors", m->dev->name, sc.errors);
+			break;
 		}
-		at += used;
 	}
-	buf_put(buf);
-	return err < 0 ? err : 0;
+	rp->given_up += at < size && !err;
+	buf_put(sc.buf);
+	return err;
 }
 
 static int found_cmp(const void *a, const void *b)
@@ -588,6 +656,11 @@ int journal_replay(struct raid *r)
 	for (unsigned m = 0; m < r->t->member_count && !err; m++)
 		if (member_in_service(&r->t->members[m]))
 			err = ring_scan(&rp, m);
+	/* With so many any record may have been on those alone, and the newest would not even be missed. */
+	if (!err && rp.given_up > r->t->tolerance) {
+		log_error("journal: it cannot be read on %u members", rp.given_up);
+		err = -EIO;
+	}
 	if (!err)
 		err = replay_choose(&rp, &durable);
 	if (!err && !BREAK(keep))

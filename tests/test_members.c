@@ -440,6 +440,75 @@ static void test_read_only(void **state)
 	run(do_read_only_turned, 6, 5, 2);
 }
 
+/* ---- journals that cannot be read ---- */
+
+/* One ring cannot be read at all: it costs a bounded number of I/Os, and the others do. */
+static void do_ring_unreadable(void)
+{
+	struct simdev_stats before, after;
+
+	format();
+	open_volume();
+	promise(50);
+	crash();
+	fault = (struct simfault){
+	    .kind = SIMFAULT_EIO_READ, .off_bytes = LABEL_AREA_BYTES, .len_bytes = JOURNAL_BYTES};
+	assert_int_equal(simdev_fault(disks[0], &fault), 0);
+	simdev_stats(disks[0], &before);
+	open_volume();
+	simdev_stats(disks[0], &after);
+	assert_true(after.reads - before.reads < 200);
+	assert_true(member_info(0).errors_read > 0);
+	compare();
+	close_volume();
+}
+
+/* Single bad blocks: all around them is read. On a level without tolerance, so that nobody else has it. */
+static void do_ring_spots(void)
+{
+	format();
+	open_volume();
+	promise(50);
+	crash();
+	for (unsigned i = 0; i < 3; i++) {
+		fault = (struct simfault){.kind = SIMFAULT_EIO_READ,
+					  .off_bytes = LABEL_AREA_BYTES + JOURNAL_BYTES - (i + 1) * 100 * BLOCK_BYTES,
+					  .len_bytes = BLOCK_BYTES};
+		assert_int_equal(simdev_fault(disks[0], &fault), 0);
+	}
+	open_volume();
+	compare();
+	close_volume();
+}
+
+/* None can be read on more members than the level tolerates: nothing may be said to be complete. */
+static void do_rings_unreadable(void)
+{
+	format();
+	open_volume();
+	promise(50);
+	crash();
+	fault = (struct simfault){
+	    .kind = SIMFAULT_EIO_READ, .off_bytes = LABEL_AREA_BYTES, .len_bytes = JOURNAL_BYTES};
+	for (unsigned i = 0; i < member_count; i++)
+		assert_int_equal(simdev_fault(disks[i], &fault), 0);
+	assert_int_equal(open_flags(0), -EIO);
+	for (unsigned i = 0; i < member_count; i++)
+		simdev_faults_clear(disks[i]);
+	open_volume();
+	compare();
+	close_volume();
+}
+
+static void test_ring_reads(void **state)
+{
+	run(do_ring_unreadable, 1, 2, 1);
+	run(do_ring_unreadable, 6, 5, 2);
+	run(do_ring_spots, 0, 2, 1);
+	run(do_rings_unreadable, 1, 2, 1);
+	run(do_rings_unreadable, 5, 3, 2);
+}
+
 static int setup(void **state)
 {
 	verbose = getenv("VERBOSE") != NULL;
@@ -459,6 +528,7 @@ int main(void)
 	    cmocka_unit_test(test_gone_at_once),
 	    cmocka_unit_test(test_write_errors),
 	    cmocka_unit_test(test_read_only),
+	    cmocka_unit_test(test_ring_reads),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
