@@ -40,6 +40,7 @@
 #define MEMBER_BYTES_MIN (48ull << 20)
 #define SLICE_BYTES_MIN (4ull << 20)
 #define SLICES_TOTAL_MAX 20000 /* 24 bytes of table a slice at worst: fits TABLE_BYTES_MAX */
+#define GONE_MAX 1024 /* members that are remembered by their UUID alone, 16 bytes each: fits as well */
 #define JOURNAL_BYTES_MIN (4ull << 20)
 #define JOURNAL_BYTES_MAX (4ull << 30)
 #define STRIP_BYTES_MIN 4096u
@@ -77,7 +78,7 @@ struct label_disk {
 static_assert(sizeof(struct label_disk) == 4096, "one block");
 static_assert(offsetof(struct label_disk, name) == 120, "pinned");
 
-/* The volume table: head, members, chunks; each chunk with its columns. */
+/* The volume table: head, members, chunks, each with its columns, and the UUIDs of members long gone. */
 struct table_head_disk {
 	le64 gen;
 	le64 epoch;      /* journal records of another epoch are not ours */
@@ -98,7 +99,9 @@ struct table_head_disk {
 	le64 created_s;  /* wall clock, for people */
 	le64 scrub_cursor;    /* chunk << 32 | row: where an interrupted scrub goes on */
 	le64 scrub_last_end_s; /* wall clock, for people */
-	le64 reserved[4];
+	le32 gone_count;      /* of the list behind the chunks */
+	le32 reserved1;
+	le64 reserved[3];
 };
 static_assert(sizeof(struct table_head_disk) == 152, "pinned");
 static_assert(offsetof(struct table_head_disk, rebuild_priority) == 92, "pinned");
@@ -111,7 +114,7 @@ enum member_state {
 	MEMBER_ACTIVE = 1,  /* in service; single columns may still be stale (being rebuilt) */
 	MEMBER_MISSING = 2, /* was not there, or left: everything on it is stale */
 	MEMBER_FAILED = 3,  /* taken out for good, by its errors or the administrator */
-	MEMBER_REMOVED = 4, /* replaced: the index stays taken, nothing refers to it */
+	MEMBER_REMOVED = 4, /* replaced: nothing refers to it, and when all indices are taken this one is used again */
 };
 
 struct table_member_disk {
@@ -145,6 +148,10 @@ struct table_column_disk {
 	le16 member; /* COLUMN_STALE: its content is not to be trusted yet */
 	le16 slice;
 };
+/*
+ * Last, gone_count UUIDs, oldest first: members that were replaced and whose index is another's now. Should one come back it is to be
+ * known for what it is, whatever was done with it meanwhile.
+ */
 #define COLUMN_STALE 0x8000u
 static_assert(sizeof(struct table_column_disk) == 4, "pinned");
 

@@ -663,6 +663,15 @@ static int record_write(struct raid *r, struct record *rec)
 	return err ? err : -EIO;
 }
 
+void journal_ring_new(struct raid *r, unsigned member)
+{
+	struct ring *g = &r->journal.rings[member];
+
+	g->head = 0;
+	g->first = g->count = 0;
+	g->written = g->flushed = 0;
+}
+
 int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len)
 {
 	r->journal.rings[member].head = off + len;

@@ -902,14 +902,11 @@ static void judge_removed(struct dev **devs, unsigned count, struct label_vote *
 	for (unsigned i = 0; i < count; i++) {
 		for (unsigned k = 0; k < count; k++) {
 			const struct label_verdict *a = &vote->verdicts[i], *b = &vote->verdicts[k];
-			const struct member *a_in_b, *b_in_a;
 
 			if (i == k || !takes_part(a) || !takes_part(b))
 				continue;
-			a_in_b = find_member(b->label.table, &a->label.member);
-			b_in_a = find_member(a->label.table, &b->label.member);
-			if (a_in_b && a_in_b->state == MEMBER_REMOVED && !BREAK(vote_removed) &&
-			    !(b_in_a && b_in_a->state == MEMBER_REMOVED))
+			if (table_is_gone(b->label.table, &a->label.member) && !BREAK(vote_removed) &&
+			    !table_is_gone(a->label.table, &b->label.member))
 				removed[i] = true;
 		}
 	}

@@ -163,8 +163,7 @@ static int add_member(struct raid *r, unsigned index, struct dev *dev, unsigned 
 		log_error("%s: too small: got %" PRIu64 " bytes, needed %" PRIu64, dev->name,
 			  dev->size_bytes, table_member_bytes_min(t, MAX(needed, 1u)));
 	else if (err == -E2BIG)
-		log_error("%s: the volume has had %u members, more are not possible", dev->name,
-			  MEMBERS_MAX);
+		log_error("%s: the volume has %u members, more are not possible", dev->name, MEMBERS_MAX);
 	return err;
 }
 
@@ -213,6 +212,7 @@ static int replace_locked(struct raid *r, unsigned index, struct dev *dev)
 	err = add_member(r, index, dev, &added);
 	if (err)
 		return err;
+	journal_ring_new(r, added);
 	m = &r->t->members[added];
 	m->state = MEMBER_MISSING; /* nobody writes to it yet */
 	/* An older label of whatever volume, in a place that is not written at once, would be
@@ -248,8 +248,11 @@ int raid_replace(struct raid *r, unsigned index, struct dev *dev)
 
 	if (r->read_only)
 		return -EROFS;
+	/* It may get the index of one that was removed: no record that a crash would replay may name that. */
+	err = r->t->member_count == MEMBERS_MAX ? journal_checkpoint(r) : 0;
 	co_mutex_lock(&r->table_lock);
-	err = r->error ? r->error : replace_locked(r, index, dev);
+	if (!err)
+		err = r->error ? r->error : replace_locked(r, index, dev);
 	co_mutex_unlock(&r->table_lock);
 	health_reconcile(r);
 	return err;

@@ -100,14 +100,51 @@ uint64_t table_member_bytes_min(const struct table *t, uint32_t slices)
 	return MAX(end + LABEL_AREA_BYTES, MEMBER_BYTES_MIN);
 }
 
+/* The REMOVED member that went first, of those whose device is closed; NULL: none. */
+static struct member *find_reusable(struct table *t)
+{
+	struct member *best = NULL;
+
+	for (unsigned i = 0; i < t->member_count; i++) {
+		struct member *m = &t->members[i];
+
+		if (m->state == MEMBER_REMOVED && !m->dev && (!best || m->last_gen < best->last_gen))
+			best = m;
+	}
+	return best;
+}
+
+/* Its index is to be another's: only its UUID is kept. */
+static void member_forget(struct table *t, struct member *m)
+{
+	if (t->gone_count == GONE_MAX) {
+		t->gone_count--;
+		memmove(&t->gone[0], &t->gone[1], t->gone_count * sizeof(t->gone[0]));
+	}
+	t->gone[t->gone_count++] = m->uuid;
+	mem_free(m->slice_used);
+	m->slice_used = NULL;
+}
+
+bool table_is_gone(const struct table *t, const struct uuid *uuid)
+{
+	for (unsigned i = 0; i < t->member_count; i++)
+		if (t->members[i].state == MEMBER_REMOVED && uuid_equal(&t->members[i].uuid, uuid))
+			return true;
+	for (unsigned i = 0; i < t->gone_count; i++)
+		if (uuid_equal(&t->gone[i], uuid))
+			return true;
+	return false;
+}
+
 int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_bytes,
 		     uint32_t slices_wanted, unsigned *ret_index)
 {
-	struct member *m;
+	struct member *m, *old = NULL;
 	uint32_t slices = table_slices_fit(t, size_bytes);
 	uint8_t *used;
 
-	if (t->member_count == MEMBERS_MAX)
+	if (t->member_count == MEMBERS_MAX && !(old = find_reusable(t)))
 		return -E2BIG;
 	if (slices < slices_wanted && size_bytes >= MEMBER_BYTES_MIN)
 		slices = MIN(slices_wanted, slices_between(t, label_b_off(size_bytes)));
@@ -116,7 +153,9 @@ int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_byt
 	used = mem_zalloc(slices);
 	if (!used)
 		return -ENOMEM;
-	m = &t->members[t->member_count];
+	m = old ? old : &t->members[t->member_count];
+	if (old)
+		member_forget(t, old);
 	*m = (struct member){
 	    .uuid = *uuid,
 	    .size_bytes = size_bytes,
@@ -126,7 +165,8 @@ int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_byt
 	    .slice_used = used,
 	    .slices_free = slices,
 	};
-	*ret_index = t->member_count++;
+	t->member_count += !old;
+	*ret_index = (unsigned)(m - t->members);
 	return 0;
 }
 
@@ -429,7 +469,8 @@ uint64_t table_chunk_blocks(const struct table *t, enum chunk_class class)
 static uint64_t bytes_of(const struct table *t)
 {
 	uint64_t bytes =
-	    sizeof(struct table_head_disk) + t->member_count * sizeof(struct table_member_disk);
+	    sizeof(struct table_head_disk) + t->member_count * sizeof(struct table_member_disk) +
+	    t->gone_count * sizeof(struct uuid);
 
 	for (unsigned i = 0; i < t->chunk_count; i++)
 		bytes += sizeof(struct table_chunk_disk) +
@@ -564,6 +605,7 @@ static void encode_head(const struct table *t, unsigned chunk_count, struct tabl
 	    .groups = to_le32(t->groups),
 	    .member_count = to_le32(t->member_count),
 	    .chunk_count = to_le32(chunk_count),
+	    .gone_count = to_le32(t->gone_count),
 	    .flags = to_le32(t->flags),
 	    .rebuild_priority = t->rebuild_priority,
 	    .scrub_priority = t->scrub_priority,
@@ -641,6 +683,8 @@ int table_encode(const struct table *t, void *out, size_t cap, size_t *ret_bytes
 		at = encode_chunk(t->chunks[i], at);
 		shown++;
 	}
+	memcpy(at, t->gone, t->gone_count * sizeof(t->gone[0]));
+	at += t->gone_count * sizeof(t->gone[0]);
 	encode_head(t, shown, &head);
 	memcpy(out, &head, sizeof(head));
 	*ret_bytes = (size_t)(at - (uint8_t *)out);
@@ -726,7 +770,7 @@ static const char *decode_head(struct table *t, const struct table_head_disk *h)
 		return "unknown flags";
 	if (t->rebuild_priority > TABLE_PRIORITY_MAX + 1 || t->scrub_priority > TABLE_PRIORITY_MAX + 1)
 		return "a priority beyond 100";
-	if (from_le16(h->reserved0) || !is_zero(h->reserved, sizeof(h->reserved)))
+	if (from_le16(h->reserved0) || !is_zero(h->reserved, sizeof(h->reserved)) || from_le32(h->reserved1))
 		return "reserved bytes of the head";
 	return check_level(t);
 }
@@ -906,6 +950,17 @@ static const char *decode(struct table *t, const uint8_t *at, const uint8_t *end
 		if (why)
 			return why;
 	}
+	if (from_le32(head.gone_count) > GONE_MAX)
+		return "number of members long gone";
+	t->gone_count = from_le32(head.gone_count);
+	if ((size_t)(end - at) < t->gone_count * sizeof(t->gone[0]))
+		return "cut short";
+	memcpy(t->gone, at, t->gone_count * sizeof(t->gone[0]));
+	at += t->gone_count * sizeof(t->gone[0]);
+	for (unsigned i = 0; i < t->member_count; i++)
+		for (unsigned k = 0; k < t->gone_count; k++)
+			if (uuid_equal(&t->members[i].uuid, &t->gone[k]))
+				return "a member that is long gone";
 	return at == end ? NULL : "bytes left over";
 }
 

@@ -75,6 +75,8 @@ struct table {
 	char name[LABEL_NAME_BYTES];
 	struct member members[MEMBERS_MAX];
 	unsigned member_count;
+	struct uuid gone[GONE_MAX]; /* replaced, and their index is another's now; oldest first */
+	unsigned gone_count;
 	struct chunk **chunks; /* ascending by number */
 	unsigned chunk_count, chunk_cap;
 	/* label.c's, not stored */
@@ -92,10 +94,14 @@ uint32_t table_slices_fit(const struct table *t, uint64_t member_bytes);
 uint64_t table_member_bytes_min(const struct table *t, uint32_t slices);
 /*
  * Adds a member, ACTIVE, with all its slices free. slices_wanted: as many as the member that it replaces has; the
- * slack is given up for them (0: none wanted). -ENOSPC: too small; -E2BIG: too many members; -ENOMEM.
+ * slack is given up for them (0: none wanted). When all indices are taken it gets that of a REMOVED member whose
+ * device is closed: no record of the journal that counts may name it any more. -ENOSPC: too small; -E2BIG: too
+ * many members; -ENOMEM.
  */
 int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_bytes, uint32_t slices_wanted,
 		     unsigned *ret_index);
+/* Whether a member with this UUID was replaced. */
+bool table_is_gone(const struct table *t, const struct uuid *uuid);
 /* In service, and nobody in service is taking over from it: gets new chunks. */
 bool table_member_takes_chunks(const struct table *t, unsigned index);
 /* Exact bytes of the table; -E2BIG past TABLE_BYTES_MAX. */

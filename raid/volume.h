@@ -358,6 +358,8 @@ bool journal_can_spare(const struct raid *r, unsigned member);
 int journal_write_home(struct raid *r, uint64_t seq);
 
 /* For replay: a member's ring holds this record (in order of sequence number). -ENOMEM. */
+/* A new member has this index: nothing is in its ring. */
+void journal_ring_new(struct raid *r, unsigned member);
 int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len);
 /*
  * Copies a record that is on the members of the mask to as many others as it lacks, flushed. -ENOSPC: a ring has no room.

@@ -509,6 +509,65 @@ static void test_ring_reads(void **state)
 	run(do_rings_unreadable, 5, 3, 2);
 }
 
+/* ---- replaced time and again ---- */
+
+#define REPLACEMENTS 200
+
+/* One member after the other is replaced, more often than there are indices; none of the old ones has a say again. */
+static void do_replace_often(void)
+{
+	struct simdev *old;
+	unsigned at[2] = {0, 1};
+
+	format();
+	open_volume();
+	promise(20);
+	crash();
+	old = simdev_clone(disks[1], "old");
+	assert_non_null(old);
+	open_volume();
+	for (unsigned n = 0; n < REPLACEMENTS; n++) {
+		unsigned disk = disk_add(), *slot = &at[rng_below(&rng, 2)];
+
+		assert_int_equal(raid_replace(raid, member_on(*slot), simdev_open(disks[disk])), 0);
+		assert_int_equal(raid_rebuild_wait(raid), 0);
+		assert_int_equal(info().state, RAID_OPTIMAL);
+		co_sleep_ns(20 * NS_PER_S); /* until the device of the old one is closed */
+		assert_int_equal(simdev_handles(disks[*slot]), 0);
+		offered[*slot] = false;
+		*slot = disk;
+		promise(2);
+		if (rng_chance(&rng, 1, 10)) {
+			crash();
+			open_volume();
+		}
+	}
+	assert_int_equal(raid->t->member_count, MEMBERS_MAX);
+	compare();
+	close_volume();
+	check_clean();
+	/* A copy of one that was replaced first, used alone until its table is by far the newest. */
+	simdev_free(disks[1]);
+	disks[1] = old;
+	offered[at[0]] = offered[at[1]] = false;
+	offered[1] = true;
+	open_volume();
+	for (unsigned i = 0; i < 20 * REPLACEMENTS; i++) {
+		raid->table_dirty = true;
+		assert_int_equal(health_table_sync(raid), 0);
+	}
+	close_volume();
+	offered[at[0]] = offered[at[1]] = true;
+	open_volume();
+	compare();
+	close_volume();
+}
+
+static void test_replace_often(void **state)
+{
+	run(do_replace_often, 1, 2, 1);
+}
+
 static int setup(void **state)
 {
 	verbose = getenv("VERBOSE") != NULL;
@@ -529,6 +588,7 @@ int main(void)
 	    cmocka_unit_test(test_write_errors),
 	    cmocka_unit_test(test_read_only),
 	    cmocka_unit_test(test_ring_reads),
+	    cmocka_unit_test(test_replace_often),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
