@@ -54,7 +54,6 @@
 #include <unistd.h>
 
 #define LABEL_VERSION	       1u
-#define LABEL_WRITE_TRIES      3u /* of one member */
 #define LABEL_DEVICE_BYTES_MIN (2ull * LABEL_AREA_BYTES)
 
 /* Memory of a write: the table, then a label block for each member. */
@@ -467,37 +466,23 @@ static void write_end(struct attempt *a, unsigned end)
 {
 	struct io ios[MEMBERS_MAX];
 	struct iovec iov[MEMBERS_MAX][2];
-	uint64_t off[MEMBERS_MAX];
 	struct io_batch batch;
-	bool again = true;
 
+	io_batch_init(&batch, a->loop);
 	for (unsigned i = 0; i < a->count; i++) {
 		const struct member *m = &a->t->members[a->members[i]];
 		unsigned place = BREAK(label_place) ? 0 : 1 - m->label_place[end];
+		uint64_t off = end == FAR ? label_b_off(m->size_bytes) : 0;
 
-		off[i] = end == FAR ? label_b_off(m->size_bytes) : 0;
-		off[i] += place * LABEL_PLACE_BYTES;
-		fill_label_block(a, a->members[i], place, off[i]);
+		off += place * LABEL_PLACE_BYTES;
+		fill_label_block(a, a->members[i], place, off);
 		iov[i][0] = (struct iovec){label_block(a, a->members[i]), BLOCK_BYTES};
 		iov[i][1] =
 		    (struct iovec){a->t->write_memory, ROUND_UP(a->table_bytes, BLOCK_BYTES)};
+		io_writev(&batch, &ios[i], a->devs[i], off, iov[i], 2);
 	}
-	/* No member is lost by one error: whoever goes now is one less for the rest. */
-	for (unsigned tries = 0; again && tries < LABEL_WRITE_TRIES; tries++) {
-		again = false;
-		io_batch_init(&batch, a->loop);
-		for (unsigned i = 0; i < a->count; i++) {
-			if (!tries || ios[i].result == -EIO)
-				io_writev(&batch, &ios[i], a->devs[i], off[i], iov[i], 2);
-		}
-		(void)io_batch_wait(&batch); /* each result is looked at */
-		for (unsigned i = 0; i < a->count; i++) {
-			if (ios[i].result != -EIO)
-				continue;
-			again = true;
-			a->t->members[a->members[i]].errors_write++;
-		}
-	}
+	/* With as many attempts as any write has: whoever goes now is one less for the rest. */
+	(void)io_batch_wait(&batch); /* each result is looked at */
 	drop_failed(a, ios);
 
 	if (end == NEAR ? BREAK(flush_label_a) : BREAK(flush_label_b))
