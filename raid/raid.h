@@ -187,9 +187,7 @@ struct raid_reader {
 void raid_read_begin(struct raid *r, struct raid_reader *reader);
 void raid_read_end(struct raid *r, struct raid_reader *reader);
 
-/* Whether a block is live: for fsck. Yields. */
-int raid_is_live(struct raid *r, uint64_t lba, bool *ret);
-/* Calls fn for each run of live blocks of the class, ascending. Yields. */
+/* Calls fn for each run of live blocks of the class, ascending: for fsck. Yields. */
 int raid_for_each_live(struct raid *r, enum chunk_class class,
 		       int (*fn)(void *arg, uint64_t lba, uint32_t count), void *arg);
 

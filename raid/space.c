@@ -618,24 +618,6 @@ void raid_space(const struct raid *r, struct raid_space *ret)
 
 /* ---- live blocks ---- */
 
-int raid_is_live(struct raid *r, uint64_t lba, bool *ret)
-{
-	struct chunk *c = table_chunk(r->t, LBA_CHUNK(lba));
-	uint64_t row;
-	unsigned index;
-	int err;
-
-	*ret = false;
-	if (!c || !c->space || LBA_BLOCK(lba) >= c->geom.blocks)
-		return 0;
-	err = space_load(r, c);
-	if (err)
-		return err;
-	geom_locate(&c->geom, LBA_BLOCK(lba), &row, &index);
-	*ret = page_live(r, c, row, index);
-	return 0;
-}
-
 static int chunk_for_each_live(struct raid *r, struct chunk *c,
 			       int (*fn)(void *arg, uint64_t lba, uint32_t count), void *arg)
 {

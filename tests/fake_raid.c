@@ -978,14 +978,6 @@ void raid_read_end(struct raid *r, struct raid_reader *reader)
 	mature(r);
 }
 
-int raid_is_live(struct raid *r, uint64_t lba, bool *ret)
-{
-	maybe_yield(r);
-	struct fchunk *c = find(r, lba);
-	*ret = c && c->state[LBA_BLOCK(lba)] == LIVE;
-	return 0;
-}
-
 int raid_for_each_live(struct raid *r, enum chunk_class class,
 		       int (*fn)(void *arg, uint64_t lba, uint32_t count), void *arg)
 {

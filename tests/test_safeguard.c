@@ -694,12 +694,25 @@ static void fail_writes(unsigned disk, uint64_t off, uint64_t len)
 	assert_int_equal(simdev_fault(disks[disk], &f), 0);
 }
 
+struct seeking {
+	uint64_t lba;
+	bool found;
+};
+
+static int is_it(void *arg, uint64_t lba, uint32_t count)
+{
+	struct seeking *s = arg;
+
+	s->found |= s->lba >= lba && s->lba < lba + count;
+	return 0;
+}
+
 static bool is_live(uint64_t lba)
 {
-	bool live;
+	struct seeking s = {.lba = lba};
 
-	assert_int_equal(raid_is_live(raid, lba, &live), 0);
-	return live;
+	assert_int_equal(raid_for_each_live(raid, CHUNK_DATA, is_it, &s), 0);
+	return s.found;
 }
 
 /*
