@@ -1255,10 +1255,23 @@ static int errseq_check(struct fs *fs, uint64_t ino, struct fs_errseq *err, bool
 	return i->err;
 }
 
+static int exists_atom(struct fs *fs, void *arg)
+{
+	struct inode_disk d;
+
+	return inode_load(fs, *(uint64_t *)arg, &d);
+}
+
 int fs_fsync(struct fs *fs, uint64_t ino, bool datasync, struct fs_errseq *err)
 {
 	int r = 0;
 	struct inode *i = inode_find(fs, ino);
+	if (!i) {
+		/* Nothing of it is in memory. There may be such a file all the same, and then it is to last. */
+		r = fs_atom(fs, ATOM_READ, exists_atom, &ino);
+		if (r)
+			return r;
+	}
 	if (i && i->dirty_count && !BREAK(fs_fsync)) {
 		i->pins++;
 		r = writeback_write(fs, i, true);

@@ -129,7 +129,7 @@ enum {
 int fs_fallocate(struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len);
 int fs_lseek(struct fs *fs, uint64_t ino, uint64_t off, int whence, uint64_t *ret); /* SEEK_DATA, SEEK_HOLE; -ENXIO */
 /* datasync makes no difference to what is safe, only to what must be written. An earlier write error of the file is reported once
- * to each `struct fs_errseq` holder. */
+ * to each `struct fs_errseq` holder. -ESTALE: there is no such file, whose data would be safe. */
 struct fs_errseq {
 	uint64_t seen;
 };

@@ -470,6 +470,9 @@ static void limits(struct world *w)
 	check_err(fs_write(w->fs, a.ino, UINT64_MAX, "x", 1, 0), -EFBIG);
 	check_err(fs_write(w->fs, FS_ROOT_INO, 0, "x", 1, 0), -EISDIR);
 	check_err(fs_write(w->fs, 12345, 0, "x", 1, 0), -ESTALE);
+	check_err(fs_fsync(w->fs, 12345, false, NULL), -ESTALE);
+	check_err(fs_fsync(w->fs, 0, false, NULL), -ESTALE);
+	check_ok(fs_fsync(w->fs, a.ino, false, NULL)); /* nobody holds it, but it is there */
 	check_ok(fs_write(w->fs, a.ino, FS_FILE_BYTES_MAX - 3, "end", 3, 0));
 	check_ok(fs_getattr(w->fs, a.ino, &b));
 	assert_int_equal(b.size, FS_FILE_BYTES_MAX);
