@@ -9,6 +9,8 @@
 #include "raid/uring.h"
 
 #include <fcntl.h>
+#include <liburing.h>
+#include <linux/fs.h>
 #include <linux/loop.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -21,6 +23,100 @@
 #include <cmocka.h>
 
 #define SIZE_BYTES (64u << 20)
+
+/* ---- a kernel that does not do as it should ---- */
+
+static struct {
+	int init_error;	      /* io_uring_setup(2) */
+	bool no_ext_arg;      /* and a kernel without this */
+	unsigned refuse;      /* so many times it takes nothing from the queue */
+	unsigned dio_align;   /* what statx(2) says of direct I/O */
+	int size_error;	      /* of BLKGETSIZE64 */
+	int sector_bytes;     /* BLKSSZGET */
+	const char *serial;   /* in sysfs */
+} odd;
+
+int __real_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *p);
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *p);
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring, struct io_uring_params *p)
+{
+	int r = odd.init_error ? odd.init_error : __real_io_uring_queue_init_params(entries, ring, p);
+
+	if (odd.no_ext_arg)
+		p->features &= ~IORING_FEAT_EXT_ARG;
+	return r;
+}
+
+static bool refused(void)
+{
+	return odd.refuse && odd.refuse--;
+}
+
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring)
+{
+	return refused() ? -EAGAIN : __real_io_uring_submit(ring);
+}
+
+int __real_io_uring_submit_and_get_events(struct io_uring *ring);
+int __wrap_io_uring_submit_and_get_events(struct io_uring *ring);
+int __wrap_io_uring_submit_and_get_events(struct io_uring *ring)
+{
+	return refused() ? -EAGAIN : __real_io_uring_submit_and_get_events(ring);
+}
+
+int __real_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
+					    struct __kernel_timespec *ts, sigset_t *set);
+int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
+					    struct __kernel_timespec *ts, sigset_t *set);
+int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
+					    struct __kernel_timespec *ts, sigset_t *set)
+{
+	return refused() ? -EAGAIN : __real_io_uring_submit_and_wait_timeout(ring, cqe, n, ts, set);
+}
+
+int __real_statx(int fd, const char *name, int flags, unsigned mask, struct statx *st);
+int __wrap_statx(int fd, const char *name, int flags, unsigned mask, struct statx *st);
+int __wrap_statx(int fd, const char *name, int flags, unsigned mask, struct statx *st)
+{
+	int r = __real_statx(fd, name, flags, mask, st);
+
+#ifdef STATX_DIOALIGN
+	if (odd.dio_align) {
+		st->stx_mask |= STATX_DIOALIGN;
+		st->stx_dio_mem_align = 512;
+		st->stx_dio_offset_align = odd.dio_align;
+	}
+#endif
+	return r;
+}
+
+int __real_ioctl(int fd, unsigned long request, void *arg);
+int __wrap_ioctl(int fd, unsigned long request, void *arg);
+int __wrap_ioctl(int fd, unsigned long request, void *arg)
+{
+	if (request == BLKGETSIZE64 && odd.size_error) {
+		errno = odd.size_error;
+		return -1;
+	}
+	if (request == BLKSSZGET && odd.sector_bytes) {
+		*(int *)arg = odd.sector_bytes;
+		return 0;
+	}
+	return __real_ioctl(fd, request, arg);
+}
+
+FILE *__real_fopen64(const char *name, const char *mode);
+FILE *__wrap_fopen64(const char *name, const char *mode);
+FILE *__wrap_fopen64(const char *name, const char *mode)
+{
+	if (odd.serial && strstr(name, "serial"))
+		return fmemopen((void *)odd.serial, strlen(odd.serial), "r");
+	return __real_fopen64(name, mode);
+}
+
+/* ---- the bench ---- */
 
 static struct uring *uring;
 static struct loop *loop;
@@ -530,6 +626,119 @@ static void test_loop_device(void **state)
 	check_loop_device(4096);
 }
 
+/* What a device says of itself, and does not say. */
+static void test_odd_device(void **state)
+{
+	struct dev *dev = NULL;
+	char name[32];
+	int fd = loop_device(name, sizeof(name), 512);
+
+	assert_true(fd >= 0);
+	odd.serial = "  S4EWNX0R123456 \n";
+	assert_int_equal(uring_dev_open(uring, loop, name, 0, &dev), 0);
+	assert_string_equal(dev->serial, "S4EWNX0R123456");
+	dev_close(dev);
+	odd.serial = NULL;
+	dev = NULL;
+	odd.size_error = EIO;
+	assert_int_equal(uring_dev_open(uring, loop, name, 0, &dev), -EIO);
+	assert_non_null(strstr(last_error, name));
+	odd.size_error = 0;
+	odd.sector_bytes = 16384;
+	assert_int_equal(uring_dev_open(uring, loop, name, 0, &dev), -EINVAL);
+	assert_non_null(strstr(last_error, "16384"));
+	odd.sector_bytes = 0;
+	assert_null(dev);
+	/* All is closed again: it can be opened by one alone. */
+	assert_int_equal(uring_dev_open(uring, loop, name, 0, &dev), 0);
+	dev_close(dev);
+	close(fd);
+}
+
+/* A file whose filesystem wants larger units for direct I/O. */
+static void test_odd_file(void **state)
+{
+	static const unsigned aligns[] = {512, 4096, 65536};
+
+#ifndef STATX_DIOALIGN
+	skip(); /* the headers are too old to ask */
+#endif
+	for (unsigned i = 0; i < 3; i++) {
+		struct dev *dev;
+
+		odd.dio_align = aligns[i];
+		dev = open_file();
+		assert_int_equal(dev->sector_bytes, aligns[i] == 4096 ? 4096 : 512);
+		assert_int_equal(loop_run_co(loop, basics, dev), 0);
+		dev_close(dev);
+	}
+	odd.dio_align = 0;
+}
+
+static void test_old_kernel(void **state)
+{
+	static const struct {
+		int error, result;
+		const char *about;
+	} cases[] = {
+	    {-ENOSYS, -ENOSYS, "kernel"},      {-EINVAL, -ENOSYS, "kernel"},    {-EPERM, -EPERM, "io_uring_disabled"},
+	    {-EACCES, -EACCES, "not permitted"}, {-EMFILE, -EMFILE, "set it up"},
+	};
+	struct uring *u = NULL;
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		odd.init_error = cases[i].error;
+		assert_int_equal(uring_new(&u), cases[i].result);
+		assert_non_null(strstr(last_error, cases[i].about));
+	}
+	odd.init_error = 0;
+	odd.no_ext_arg = true;
+	assert_int_equal(uring_new(&u), -ENOSYS);
+	odd.no_ext_arg = false;
+	assert_null(u);
+}
+
+enum { CROWD_DEVS = 4, CROWD_IOS = 700 };
+
+static int crowd(void *arg)
+{
+	static struct io io[CROWD_DEVS][CROWD_IOS];
+	struct dev **devs = arg;
+	char *p = buf_get(CROWD_DEVS * 4096);
+	struct io_batch batch;
+
+	odd.refuse = 100;
+	io_batch_init(&batch, loop);
+	for (unsigned d = 0; d < CROWD_DEVS; d++)
+		for (uint64_t i = 0; i < CROWD_IOS; i++)
+			io_read(&batch, &io[d][i], devs[d], i * 4096, p + d * 4096, 4096);
+	assert_int_equal(io_batch_wait(&batch), 0);
+	assert_int_equal(odd.refuse, 0);
+	buf_put(p);
+	return 0;
+}
+
+/* A kernel short of memory takes nothing for a while: what waits is more than the queue holds, and all of it comes. */
+static void test_kernel_refuses(void **state)
+{
+	struct dev *devs[CROWD_DEVS];
+	char more[CROWD_DEVS][sizeof(path) + 4];
+
+	for (unsigned d = 0; d < CROWD_DEVS; d++) {
+		int fd;
+
+		snprintf(more[d], sizeof(more[d]), "%s.%u", path, d);
+		fd = open(more[d], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+		assert_true(fd >= 0 && ftruncate(fd, SIZE_BYTES) == 0 && close(fd) == 0);
+		assert_int_equal(uring_dev_open(uring, loop, more[d], 0, &devs[d]), 0);
+	}
+	assert_int_equal(loop_run_co(loop, crowd, devs), 0);
+	for (unsigned d = 0; d < CROWD_DEVS; d++) {
+		dev_close(devs[d]);
+		assert_int_equal(unlink(more[d]), 0);
+	}
+}
+
 /* ---- watches, hook, time ---- */
 
 static struct {
@@ -605,6 +814,17 @@ static void test_watch(void **state)
 	uring_unwatch(uring, NULL);
 	close(fds[1]);
 	close(fds[0]);
+
+	/* One that cannot be watched is told once, and the others go on. */
+	watched.calls = 0;
+	assert_int_equal(uring_watch(uring, fds[0], on_ready, NULL, &watched.watch), 0);
+	assert_int_equal(loop_run_co(loop, sleeps, NULL), 0);
+	assert_int_equal(watched.calls, 0);
+	assert_non_null(strstr(last_error, "watched descriptor"));
+	last_error[0] = '\0';
+	assert_int_equal(loop_run_co(loop, sleeps, NULL), 0);
+	assert_string_equal(last_error, "");
+	uring_unwatch(uring, watched.watch);
 }
 
 static void test_time(void **state)
@@ -619,7 +839,8 @@ int main(void)
 	    T(test_file),      T(test_many),	      T(test_exclusive),   T(test_refused),
 	    T(test_read_only), T(test_file_end),      T(test_file_full),   T(test_short),
 	    T(test_deadline),  T(test_deadline_exit), T(test_loop_device), T(test_watch),
-	    T(test_time),
+	    T(test_time),      T(test_odd_device),    T(test_odd_file),	   T(test_old_kernel),
+	    T(test_kernel_refuses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
