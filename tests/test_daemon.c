@@ -14,6 +14,7 @@
 #include "fs/rundir.h"
 #include "fuse_kernel.h"
 #include "raid/buf.h"
+#include "raid/format.h"
 #include "raid/uring.h"
 #include <fcntl.h>
 #include <jansson.h>
@@ -29,6 +30,7 @@
 
 #define MEMBERS	     4 /* the last is a spare */
 #define MEMBER_BYTES (160ull << 20)
+#define SLICES_AT    (LABEL_AREA_BYTES + (8 << 20)) /* the labels, and the least of a journal */
 
 static char dir[] = "/tmp/test_daemon.XXXXXX";
 static char paths[MEMBERS][64];
@@ -289,6 +291,29 @@ static void test_control(void **state)
 	json_decref(o);
 	accepted("{\"op\":\"sync\"}");
 
+	/* A priority is told, set, and kept. */
+	static const char *const jobs[] = {"rebuild", "scrub"};
+	for (int i = 0; i < 2; i++) {
+		char get[64], set[64];
+		snprintf(get, sizeof(get), "{\"op\":\"%s-priority\"}", jobs[i]);
+		snprintf(set, sizeof(set), "{\"op\":\"%s-priority\",\"value\":%d}", jobs[i], 71 + i);
+		o = ask(get);
+		assert_true(number_of(o, "priority") >= 0 && number_of(o, "priority") < 71);
+		json_decref(o);
+		o = ask(set);
+		assert_int_equal(number_of(o, "priority"), 71 + i);
+		json_decref(o);
+		o = ask(get);
+		assert_int_equal(number_of(o, "priority"), 71 + i);
+		json_decref(o);
+		o = ask("{\"op\":\"status\"}");
+		assert_int_equal(number_of(json_object_get(o, jobs[i]), "priority"), 71 + i);
+		json_decref(o);
+	}
+	refused("{\"op\":\"scrub-priority\",\"value\":101}", EINVAL, "from 0 to 100");
+	refused("{\"op\":\"rebuild-priority\",\"value\":-1}", EINVAL, "from 0 to 100");
+	refused("{\"op\":\"rebuild-priority\",\"value\":\"7\"}", EINVAL, "from 0 to 100");
+
 	/* What is not a request is told so, and the next one is heard. */
 	fd = client();
 	static const char *const nonsense[] = {"",
@@ -384,6 +409,56 @@ static void test_replace(void **state)
 	json_decref(ask("{\"op\":\"scrub-cancel\"}"));
 	assert_int_equal(stop(), 0);
 	unlink(small);
+}
+
+/* All that was ever written behind the journal of a member. */
+static void rot(const char *path)
+{
+	static char rubbish[1 << 16];
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	off_t at = SLICES_AT;
+
+	assert_true(fd >= 0);
+	memset(rubbish, 0xa5, sizeof(rubbish));
+	while ((at = lseek(fd, at, SEEK_DATA)) >= 0 && at < (off_t)label_b_off(MEMBER_BYTES)) {
+		size_t len = MIN(sizeof(rubbish), (size_t)((off_t)label_b_off(MEMBER_BYTES) - at));
+		assert_int_equal(pwrite(fd, rubbish, len, at), len);
+		at += (off_t)len;
+	}
+	close(fd);
+}
+
+/* What a member returns is wrong: it is healed, counted, and told with what to do. */
+static void test_errors(void **state)
+{
+	struct fuse_mknod_in in = {.mode = S_IFREG | 0644};
+	json_t *o, *scrub;
+	bool running;
+
+	make_members();
+	start(options_new());
+	assert_int_equal(fk_call(FUSE_MKNOD, 1, &in, sizeof(in), "kept").error, 0);
+	assert_int_equal(stop(), 0);
+	rot(paths[1]);
+	start(options_new());
+	accepted("{\"op\":\"scrub-start\"}");
+	do {
+		o = ask("{\"op\":\"status\"}");
+		scrub = json_object_get(o, "scrub");
+		running = json_is_true(json_object_get(scrub, "running"));
+		if (!running) {
+			assert_true(number_of(scrub, "found") > 0);
+			assert_int_equal(number_of(scrub, "repaired"), number_of(scrub, "found"));
+			assert_int_equal(number_of(scrub, "lost"), 0);
+			assert_true(number_of(scrub, "last_end") > 1000000000); /* by the wall clock */
+			assert_true(says(o, "happened", "member 1"));
+			assert_true(says(o, "happened", "had errors"));
+			assert_true(says(o, "next", "trussfs scrub start"));
+		}
+		json_decref(o);
+	} while (running);
+	assert_int_equal(fk_call(FUSE_LOOKUP, 1, NULL, 0, "kept").error, 0);
+	assert_int_equal(stop(), 0);
 }
 
 /* A client can end only itself. */
@@ -585,6 +660,7 @@ int main(void)
 	    cmocka_unit_test(test_control),  cmocka_unit_test(test_replace),
 	    cmocka_unit_test(test_clients),  cmocka_unit_test(test_life),
 	    cmocka_unit_test(test_degraded), cmocka_unit_test(test_does_not_start),
+	    cmocka_unit_test(test_errors),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
