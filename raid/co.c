@@ -40,6 +40,8 @@
 #include <sanitizer/common_interface_defs.h>
 #include <sanitizer/lsan_interface.h>
 #define STACK_BYTES (4 * CO_STACK_BYTES) /* red zones and no sharing of stack slots */
+#elif !defined(__OPTIMIZE__)
+#define STACK_BYTES (4 * CO_STACK_BYTES) /* no sharing of stack slots */
 #else
 #define STACK_BYTES CO_STACK_BYTES
 #endif

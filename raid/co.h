@@ -9,7 +9,7 @@
 #include "base.h"
 #include "loop.h"
 
-#define CO_STACK_BYTES (64u << 10) /* sanitizers: four times that */
+#define CO_STACK_BYTES (64u << 10) /* sanitizers, and without optimization: four times that */
 /* That exist at the same time; each costs two of the kernel's 65530 mappings (stack and guard page). */
 #define CO_COUNT_MAX 16384
 
