@@ -186,7 +186,7 @@ void model_setxattr(struct mop *op, struct mobj *obj, const char *name, const vo
 void model_write(struct model *m, struct mobj *file, uint64_t off, const uint8_t *data, size_t len);
 void model_truncate(struct model *m, struct mobj *file, uint64_t size);
 void model_zero(struct model *m, struct mobj *file, uint64_t off,
-		uint64_t len);					      /* within the size */
+		uint64_t len);					      /* up to the end of the last block */
 void model_extend(struct model *m, struct mobj *file, uint64_t size); /* fallocate */
 void model_data_end(struct model *m, struct mobj *file);
 /* After a write that failed: what is there now is the newest, provided that it is legal. */

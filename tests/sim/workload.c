@@ -839,7 +839,9 @@ static int op_fallocate(struct worker *w)
 	say(w, "fallocate %llu mode %d %llu+%llu", (unsigned long long)o->ino, mode,
 	    (unsigned long long)off, (unsigned long long)len);
 	if (zero && off < size)
-		model_zero(&work->model, o, off, MIN(len, size - off));
+		/* To the end of the last block: what is zeroed whole need not have a place any more. */
+		model_zero(&work->model, o, off,
+			   MIN(off + len, ROUND_UP(size, BLOCK_BYTES)) - off);
 	if (!(mode & FALLOC_FL_KEEP_SIZE))
 		model_extend(&work->model, o, off + len);
 	err = fs_fallocate(work->fs, o->ino, mode, off, len);
