@@ -1123,6 +1123,8 @@ int label_vote(struct loop *loop, struct dev **devs, unsigned count, const struc
 		log_error("too many devices: got %u, at most %u", count, MEMBERS_MAX);
 		return -E2BIG;
 	}
+	if (!count)
+		log_error("no device to open a volume from");
 	read_everybody(loop, devs, count, vote);
 	err = judge(devs, count, fs, vote);
 	for (unsigned i = 0; i < count; i++)
