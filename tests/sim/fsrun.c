@@ -72,7 +72,7 @@ static int unmount_all(void *arg)
 	run->rig.phase = PHASE_CLOSE;
 	err = fs_unmount(run->work.fs);
 	run->work.fs = NULL;
-	if (done(run, err, "fs_unmount"))
+	if (done(run, err, "fs_unmount") && !run->rig.beyond)
 		return err;
 	return rig_close(&run->rig);
 }
@@ -159,6 +159,43 @@ static void cut(void *arg)
 
 	if (world_crash_ns(g->world) > age_ns)
 		model_aged(&run->work.model, world_crash_ns(g->world) - age_ns);
+}
+
+static void keep(void *arg)
+{
+	struct run *run = arg;
+
+	model_keep(&run->work.model);
+}
+
+static void judge_beyond(void *arg)
+{
+	struct run *run = arg;
+	struct model found;
+
+	rig_say(&run->rig, "comparing what is left");
+	if (run->rig.honest && !work_read_all(&run->work, &found))
+		model_judge_beyond(&run->work.model, &found);
+}
+
+static int open_beyond(void *arg)
+{
+	struct run *run = arg;
+	struct rig *g = &run->rig;
+	struct fs_check_stats stats;
+	int err;
+
+	/* It may find what it wants: it must come to an end. */
+	if (rng_chance(&g->fault_rng, 1, 2) && !rig_open(g, RAID_OPEN_CHECK)) {
+		(void)fs_check(g->raid, check_line, NULL, &stats);
+		(void)rig_close(g);
+	}
+	err = mount_all(run);
+	if (!err || !g->raid)
+		return err; /* rig_open has judged its error */
+	rig_must(g, rig_beyond_error(g, err), "mounting what is left: %s", strerror(-err));
+	(void)rig_close(g);
+	return err;
 }
 
 static int last(void *arg)
@@ -278,6 +315,9 @@ static const struct round_ops fs_round = {
     .close = unmount_all,
     .closed = closed,
     .cut = cut,
+    .keep = keep,
+    .judge_beyond = judge_beyond,
+    .open_beyond = open_beyond,
     .last = last,
     .meddle_ns = 200 * NS_PER_MS,
     .replay_points = 150,

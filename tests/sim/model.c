@@ -935,6 +935,8 @@ static void ops_floor(struct model *m, uint64_t tick, int self)
 
 void model_synced(struct model *m, uint64_t call)
 {
+	if (m->kept)
+		return;
 	ops_floor(m, call, -1);
 	for (size_t i = 0; i < m->obj_count; i++)
 		file_floor(m->objs[i], call);
@@ -942,6 +944,8 @@ void model_synced(struct model *m, uint64_t call)
 
 void model_fsynced(struct model *m, struct mobj *obj, uint64_t call)
 {
+	if (m->kept)
+		return;
 	if (obj->type == M_REG)
 		file_floor(obj, call);
 	if (obj->last_call > m->floor)
@@ -952,6 +956,8 @@ void model_aged(struct model *m, uint64_t before_ns)
 {
 	uint64_t tick = 0;
 
+	if (m->kept)
+		return;
 	for (unsigned i = 0; i < m->worker_count; i++) {
 		for (unsigned j = 0; j < m->workers[i].op_count; j++) {
 			const struct mop *op = m->workers[i].ops[j];
@@ -1027,6 +1033,12 @@ void model_found_block(struct mobj *file, uint64_t index, const uint8_t *data)
 	versions_drop(block_find(file, index), 1);
 }
 
+void model_found_lost(struct mobj *file, uint64_t index)
+{
+	block_push(file, index, 0, 0, NULL);
+	block_find(file, index)->lost = true;
+}
+
 void model_found_end(struct model *found)
 {
 	if (!found->root)
@@ -1045,6 +1057,8 @@ void model_found_end(struct model *found)
 			fail(found, "a stranger in the root: %s", e->name);
 		}
 	}
+	if (found->root->vague)
+		return;
 	for (unsigned i = 0; i < found->worker_count; i++) {
 		if (!found->workers[i].home)
 			fail(found, "w%u is gone", i);
@@ -1288,13 +1302,16 @@ static void judge_file(struct model *m, const struct mobj *file, const struct mo
 	}
 	for (unsigned i = 0; i < file->block_count; i++) {
 		const uint8_t *data = block_newest(found, file->blocks[i].index);
+		const struct mblock *there = block_find(found, file->blocks[i].index);
 
+		if (there ? there->lost : found->vague)
+			continue;
 		judge_block(m, file, &file->blocks[i], data ? data : zeros, size);
 	}
 	for (unsigned i = 0; i < found->block_count; i++) {
 		const uint8_t *data = found->blocks[i].v[0].data;
 
-		if (!block_find(file, found->blocks[i].index) && memcmp(data, zeros, BLOCK_BYTES))
+		if (data && !block_find(file, found->blocks[i].index) && memcmp(data, zeros, BLOCK_BYTES))
 			fail(m, "file %llu of worker %u: data in block %llu that was never written",
 			     (unsigned long long)file->ino, file->worker,
 			     (unsigned long long)found->blocks[i].index);
@@ -1350,6 +1367,125 @@ void model_judge(struct model *m, struct model *found)
 	model_adopt(m, found);
 }
 
+bool model_block_legal(const struct mobj *file, uint64_t index, const uint8_t *data, size_t n)
+{
+	static const struct mversion zeros;
+	const struct mblock *b = block_find(file, index);
+
+	for (unsigned i = 0; b && i < b->count; i++) {
+		if (version_equal(&b->v[i], data, n))
+			return true;
+	}
+	return !b && version_equal(&zeros, data, n);
+}
+
+/* ---- judging what is left when more was lost than is tolerated ---- */
+
+void model_keep(struct model *m)
+{
+	struct fact_list l = {0};
+
+	for (unsigned i = 0; i < m->worker_count; i++)
+		facts_of_state(m, i, &l);
+	m->kept = true;
+	m->kept_facts = l.facts;
+	m->kept_count = l.count;
+	m->kept_cap = l.cap;
+}
+
+struct hashes {
+	uint64_t *list;
+	unsigned count, cap;
+};
+
+static void hashes_add(struct hashes *h, const struct mfact *f)
+{
+	h->list = xgrow(h->list, &h->cap, h->count, sizeof(*h->list));
+	h->list[h->count++] = fact_hash(f);
+}
+
+static int hash_cmp(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static bool hashes_have(const struct hashes *h, const struct mfact *f)
+{
+	uint64_t x = fact_hash(f);
+
+	return h->count && bsearch(&x, h->list, h->count, sizeof(x), hash_cmp);
+}
+
+static void hashes_sort(struct hashes *h)
+{
+	if (h->count)
+		qsort(h->list, h->count, sizeof(*h->list), hash_cmp);
+}
+
+static _Noreturn void fail_fact(struct model *m, const struct mfact *f, const char *what)
+{
+	char text[400];
+
+	fact_render(f, text, sizeof(text));
+	fail(m, "%s: %s", what, text);
+	abort();
+}
+
+/* A fact that nobody touched must be there, if that of which it is one was read without a gap. */
+static void judge_kept(struct model *m, struct model *found, const struct hashes *touched,
+		       const struct hashes *there)
+{
+	for (unsigned i = 0; i < m->kept_count; i++) {
+		const struct mfact *f = &m->kept_facts[i];
+		const struct mobj *o = model_by_ino(found, f->a->ino);
+
+		if (!o || o->vague || hashes_have(touched, f) || hashes_have(there, f))
+			continue;
+		fail_fact(m, f, "gone without anything that could not be read");
+	}
+}
+
+void model_judge_beyond(struct model *m, struct model *found)
+{
+	struct hashes legal = {0}, touched = {0}, there = {0};
+	struct fact_list l = {0};
+
+	resolve_unborn(m, found);
+	for (unsigned i = 0; i < m->kept_count; i++)
+		hashes_add(&legal, &m->kept_facts[i]);
+	for (unsigned i = 0; i < m->worker_count; i++) {
+		facts_of_state(found, i, &l);
+		for (unsigned j = 0; j < m->workers[i].op_count; j++) {
+			const struct mop *op = m->workers[i].ops[j];
+
+			for (unsigned k = 0; k < op->fact_count; k++)
+				hashes_add(op->facts[k].sign > 0 ? &legal : &touched, &op->facts[k]);
+		}
+	}
+	hashes_sort(&legal);
+	hashes_sort(&touched);
+	for (unsigned i = 0; i < l.count; i++) {
+		if (!hashes_have(&legal, &l.facts[i]))
+			fail_fact(m, &l.facts[i], "found what never was");
+		hashes_add(&there, &l.facts[i]);
+	}
+	hashes_sort(&there);
+	judge_kept(m, found, &touched, &there);
+	for (size_t i = 0; i < found->obj_count; i++) {
+		const struct mobj *file = model_by_ino(m, found->objs[i]->ino);
+
+		if (found->objs[i]->type == M_REG && file)
+			judge_file(m, file, found->objs[i]);
+	}
+	facts_free(&l);
+	free(legal.list);
+	free(touched.list);
+	free(there.list);
+	model_exit(found);
+}
+
 static void state_free(struct model *m)
 {
 	for (unsigned i = 0; i < MODEL_WORKERS_MAX; i++) {
@@ -1367,6 +1503,11 @@ static void state_free(struct model *m)
 	m->objs = NULL;
 	m->obj_count = m->obj_cap = 0;
 	m->root = m->shared = NULL;
+	for (unsigned i = 0; i < m->kept_count; i++)
+		free(m->kept_facts[i].text);
+	free(m->kept_facts);
+	m->kept_facts = NULL;
+	m->kept_count = m->kept_cap = 0;
 }
 
 void model_adopt(struct model *m, struct model *found)

@@ -34,6 +34,7 @@ struct mblock {
 	uint64_t index;
 	struct mversion *v;
 	unsigned count, cap;
+	bool lost; /* found, and not readable */
 };
 struct msize {
 	uint64_t call, ret, ret_ns, size;
@@ -69,6 +70,7 @@ struct mobj {
 	/* bookkeeping */
 	uint64_t last_call;    /* of the last operation on names or attributes that touched it */
 	unsigned refs;	       /* held by the worker */
+	bool vague;	       /* found, and not all of it: names, attributes or data could not be read */
 	bool unnamed;	       /* a tmpfile that never had a name: may be linked */
 	int pick_index;	       /* in the worker's list of what exists; -1: not */
 	struct mobj *born_dir; /* where to look for it if the creation never returned */
@@ -127,6 +129,10 @@ struct model {
 	struct mobj **objs; /* all there ever were since the last adoption */
 	size_t obj_count, obj_cap;
 	uint64_t now_ns; /* set by the caller before model_end */
+	/* Since model_keep: what was so then, and nothing done since is a promise. */
+	bool kept;
+	struct mfact *kept_facts;
+	unsigned kept_count, kept_cap;
 	/* Must not return. */
 	void (*fail)(void *arg, const char *text);
 	void *fail_arg;
@@ -201,6 +207,12 @@ void model_fsynced(struct model *m, struct mobj *obj, uint64_t call);
 /* Everything that returned before this time is durable by now. */
 void model_aged(struct model *m, uint64_t before_ns);
 
+/*
+ * From now on promises are not held against anybody: more is going to be lost than is tolerated. To be called right after
+ * a judgement, and for good.
+ */
+void model_keep(struct model *m);
+
 /* ---- after a crash ---- */
 
 /*
@@ -208,6 +220,11 @@ void model_aged(struct model *m, uint64_t before_ns);
  * model without operations. Fails, or makes m what was found; found is empty afterwards.
  */
 void model_judge(struct model *m, struct model *found);
+/*
+ * Since model_keep: each fact found, each size and each block that could be read was so at some time since. What nobody
+ * touched since is there, but where something could not be read. m stays as it is; found is empty afterwards.
+ */
+void model_judge_beyond(struct model *m, struct model *found);
 /* Without judging: the beginning. */
 void model_adopt(struct model *m, struct model *found);
 /* Finds root, homes ("w0" ...) and the shared directory; call when all was found. */
@@ -222,5 +239,9 @@ void model_found_xattr(struct model *found, struct mobj *obj, const char *name, 
 void model_found_size(struct mobj *file, uint64_t size);
 /* A whole block. Blocks not given are zeros. */
 void model_found_block(struct mobj *file, uint64_t index, const uint8_t *data);
+/* One that could not be read. */
+void model_found_lost(struct mobj *file, uint64_t index);
+/* Whether data, n bytes of the block's first, is any of its versions. */
+bool model_block_legal(const struct mobj *file, uint64_t index, const uint8_t *data, size_t n);
 
 #endif

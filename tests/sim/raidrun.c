@@ -79,6 +79,7 @@ struct run {
 	unsigned worker_count, ops;
 	unsigned fill_percent; /* how full the volume is kept */
 	bool stop;
+	bool kept; /* nothing is a promise any more: all versions since are legal */
 	bool open; /* hooks may be called */
 };
 
@@ -221,7 +222,7 @@ static void floor_raise(struct run *run, uint64_t tick)
 {
 	size_t kept = 0;
 
-	if (tick <= run->floor)
+	if (tick <= run->floor || run->kept)
 		return;
 	run->floor = tick;
 	for (size_t i = 0; i < run->touched_count; i++) {
@@ -290,6 +291,8 @@ static int op_error(struct worker *w, int err, const char *what)
 
 	if (err && !rig_excused(&run->rig))
 		rig_fail(&run->rig, "%s: %s", what, strerror(-err));
+	rig_must(&run->rig, !err || world_crashed(run->rig.world) || !run->rig.honest || rig_beyond_error(&run->rig, err),
+		 "beyond what is tolerated %s says %s", what, strerror(-err));
 	return err;
 }
 
@@ -615,7 +618,7 @@ static int read_again(struct run *run, struct raid_read_run *runs, unsigned coun
 		buf_put(*data);
 		*data = fresh;
 	}
-	return err;
+	return err == -EAGAIN && run->rig.beyond ? -EIO : err;
 }
 
 /* Blocks of our own, each by itself or as one batch. */
@@ -707,12 +710,13 @@ static void worker_main(void *arg)
 			err = op_kill(w, size_draw(&w->rng, PUT_BLOCKS_MAX));
 		else if (x < 80)
 			err = op_commit(w);
-		else if (x < 90)
-			err = op_read(w);
 		else if (x < 96)
-			err = op_read_any(w);
+			err = x < 90 ? op_read(w) : op_read_any(w);
 		else
 			co_sleep_ns(rng_below(&w->rng, 20 * NS_PER_MS));
+		/* What cannot be read hurts who reads it. After another error nobody knows what follows from it. */
+		if (x >= 80 && rig_beyond_error(&run->rig, err))
+			err = 0;
 	}
 	rig_worker_done(&run->rig);
 }
@@ -872,6 +876,78 @@ out:
 	return err;
 }
 
+/* ---- what is left beyond tolerance ---- */
+
+static void keep(void *arg)
+{
+	struct run *run = arg;
+
+	run->kept = true;
+	run->tick_staged = run->tick;
+}
+
+/* It cannot be read, or has a version that it had at some time since. */
+static void judge_block(struct run *run, const struct block *b, uint8_t **data)
+{
+	struct raid_read_run one = {.lba = b->lba, .count = 1, .data = *data};
+	int err = read_again(run, &one, 1, data, BLOCK_BYTES);
+	uint64_t version;
+	bool legal;
+
+	rig_alive(&run->rig); /* each may wait for deadlines */
+	if (err) {
+		rig_must(&run->rig, rig_beyond_error(&run->rig, err), "reading block %llx: %s",
+			 (unsigned long long)b->lba, strerror(-err));
+		return;
+	}
+	version = content_version(run, *data, b->lba);
+	legal = version == b->base_version;
+	for (unsigned i = 0; i < b->event_count; i++)
+		legal |= b->events[i].kind == EVENT_WRITE && b->events[i].version == version;
+	rig_must(&run->rig, legal, "block %llx has version %llu, which it did not have since (base %llu, newest %llu)",
+		 (unsigned long long)b->lba, (unsigned long long)version,
+		 (unsigned long long)b->base_version, (unsigned long long)b->version_issued);
+}
+
+/* Of what was live all the time: the rest may be either, and then holds what it likes. */
+static void judge_beyond(void *arg)
+{
+	struct run *run = arg;
+	uint8_t *data;
+
+	rig_say(&run->rig, "comparing what is left");
+	if (!run->rig.honest)
+		return;
+	data = buf_get_wait(BLOCK_BYTES);
+	for (size_t i = 0; i < run->all_count; i++) {
+		const struct block *b = run->all[i];
+		bool live = b->base_live;
+
+		for (unsigned j = 0; j < b->event_count; j++)
+			live &= b->events[j].kind != EVENT_DEAD;
+		if (live)
+			judge_block(run, b, &data);
+	}
+	buf_put(data);
+}
+
+static int open_beyond(void *arg)
+{
+	struct run *run = arg;
+	struct rig *g = &run->rig;
+	int err = rig_open(g, 0);
+
+	if (err)
+		return err;
+	run->tick_staged = run->tick;
+	raid_set_hooks(g->raid, &root_hooks, run);
+	err = raid_start(g->raid);
+	rig_must(g, !err || rig_beyond_error(g, err), "raid_start of what is left: %s", strerror(-err));
+	if (err)
+		(void)rig_close(g);
+	return err;
+}
+
 /* ---- rounds ---- */
 
 static int come_back(void *arg)
@@ -969,6 +1045,9 @@ static const struct round_ops raid_round = {
     .work = work,
     .close = close_all,
     .closed = closed,
+    .keep = keep,
+    .judge_beyond = judge_beyond,
+    .open_beyond = open_beyond,
     .last = last,
     .meddle_ns = 100 * NS_PER_MS,
     .replay_points = 100,

@@ -27,6 +27,7 @@
 static struct {
 	char line[LOG_LINES][LOG_LINE_BYTES];
 	unsigned next;
+	unsigned complaints;
 	struct rig *rig;
 } log_ring;
 
@@ -39,6 +40,7 @@ static void rig_log(enum log_level level, const char *text, void *arg)
 		world_say(g->world, "%s: %s", names[level], text);
 	if (level > LOG_LEVEL_INFO)
 		return;
+	log_ring.complaints += level <= LOG_LEVEL_WARNING;
 	snprintf(log_ring.line[log_ring.next++ % LOG_LINES], LOG_LINE_BYTES, "%s: %s", names[level],
 		 text);
 }
@@ -79,10 +81,15 @@ static void rig_stuck(void *arg, const char *why)
 	rig_fail(g, "%s (%u coroutines, %u workers)", why, loop_co_count(g->loop), g->workers);
 }
 
+void rig_alive(struct rig *g)
+{
+	world_watch(g->world, world_now_ns(g->world) + UNWIND_NS_MAX, rig_stuck, g);
+}
+
 void rig_say(struct rig *g, const char *doing)
 {
 	g->doing = doing;
-	world_watch(g->world, world_now_ns(g->world) + UNWIND_NS_MAX, rig_stuck, g);
+	rig_alive(g);
 	world_tell(g->world, "-- round %u: %s", g->round, doing);
 }
 
@@ -432,7 +439,7 @@ int rig_open(struct rig *g, unsigned flags)
 	struct raid_options options = none;
 	struct dev *devs[RIG_SPARES_MAX];
 	struct simdev *clone;
-	unsigned count = 0;
+	unsigned count = 0, complaints = log_ring.complaints;
 	int err;
 
 	rig_say(g, flags & RAID_OPEN_CHECK ? "opening to check" : "opening");
@@ -469,8 +476,11 @@ int rig_open(struct rig *g, unsigned flags)
 	if (err) {
 		g->raid = NULL;
 		close_all(devs, count);
-		if (!world_crashed(g->world))
+		if (!world_crashed(g->world) &&
+		    !(rig_beyond_error(g, err) || (g->beyond && (err == -ENODEV || err == -ENODATA || err == -EUCLEAN))))
 			rig_fail(g, "raid_open: %s", strerror(-err));
+		rig_must(g, world_crashed(g->world) || log_ring.complaints != complaints, "raid_open: %s, and not a word why",
+			 strerror(-err));
 	}
 	if (clone) {
 		rig_must(g, !simdev_handles(clone), "a copy is used as a member");

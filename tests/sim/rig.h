@@ -154,6 +154,7 @@ struct rig {
 	bool slow;	    /* something took long, as it may */
 	bool faults_off;    /* the run is about to end well */
 	bool beyond;	    /* more went wrong than is tolerated: errors are right, wrong bytes not */
+	bool honest;	    /* and none of it was a lie: what can be read is judged (rig_faults_beyond) */
 	uint64_t openings;
 	enum rig_phase phase; /* callers set MOUNT and WORK */
 	bool after_crash;     /* the next opening replays */
@@ -184,6 +185,8 @@ void rig_exit(struct rig *g);
 
 /* What is being done, for failure messages and the verbose log. */
 void rig_say(struct rig *g, const char *doing);
+/* One of many calls of what is being done has ended: the next has as much time as all else that is done. */
+void rig_alive(struct rig *g);
 
 /*
  * A generator for the next of its class, which has drawn nothing yet: what one draws does not change what others
@@ -229,8 +232,17 @@ void rig_faults(struct rig *g);
 void rig_faults_soon(struct rig *g);
 /* All faults end; what hung is let go. */
 void rig_faults_end(struct rig *g);
-/* More go wrong than the level tolerates: sets g->beyond. The volume is open. */
-void rig_faults_beyond(struct rig *g);
+/*
+ * More go wrong than the level tolerates: sets g->beyond. The volume is open. Honest: each fault is of those that a reader
+ * can know, by an error or a checksum. Of more liars than are tolerated nobody can: when all members that have a block say that
+ * it was written and it was not, what stands there is whole and old, and so may be the tree that leads to it. Then no more
+ * is asked than that every call ends.
+ */
+void rig_faults_beyond(struct rig *g, bool honest);
+/* The volume is closed: of those that are gone most come back, and faults end or do not. */
+void rig_beyond_closed(struct rig *g);
+/* Whether a call may fail so, now that more went wrong than is tolerated. */
+bool rig_beyond_error(const struct rig *g, int err);
 /*
  * More members vanish at once than the level tolerates, with what was in their caches. After the crash that must follow,
  * all are put back by rig_thaw, and nothing may be lost.

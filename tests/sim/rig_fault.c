@@ -433,13 +433,31 @@ struct simdev *rig_faults_closed(struct rig *g)
 	return simdev_clone(s->dev, name);
 }
 
-void rig_faults_beyond(struct rig *g)
+/* What the member says of itself, or a checksum: not what it claims to have done. */
+static bool fault_is_honest(enum rig_fault kind)
+{
+	switch (kind) {
+	case FAULT_LOST:
+	case FAULT_DAY:
+	case FAULT_MISDIRECTED:
+	case FAULT_DUPLICATE:
+	case FAULT_TORN:
+	case FAULT_LIE:
+	case FAULT_RESET:
+		return false;
+	default:
+		return true;
+	}
+}
+
+void rig_faults_beyond(struct rig *g, bool honest)
 {
 	struct rng *r = &g->fault_rng;
 
 	rig_say(g, "beyond what is tolerated");
 	rig_hit(g, FAULT_BEYOND);
 	g->beyond = g->slow = true;
+	g->honest = honest;
 	for (unsigned i = 0; i < g->slot_count; i++) {
 		struct slot *s = &g->slots[i];
 		unsigned n = (unsigned)rng_range(r, 1, 3);
@@ -455,7 +473,7 @@ void rig_faults_beyond(struct rig *g)
 			bool skip = !rig_turn(g, SKIP_FAULT, &f);
 			enum rig_fault kind = (enum rig_fault)rng_below(&f, FAULT_CLONE);
 
-			if (skip || !(g->o->faults >> kind & 1))
+			if (skip || !(g->o->faults >> kind & 1) || (honest && !fault_is_honest(kind)))
 				continue;
 			if (kind == FAULT_DAMAGE || kind == FAULT_ZERO)
 				damage_slot(g, &f, s, (unsigned)rng_range(&f, 1, 2000), kind);
@@ -464,6 +482,28 @@ void rig_faults_beyond(struct rig *g)
 			s->faulty = true;
 		}
 	}
+}
+
+void rig_beyond_closed(struct rig *g)
+{
+	struct rng *r = &g->fault_rng;
+
+	if (rng_chance(r, 1, 2))
+		rig_faults_end(g);
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		struct slot *s = &g->slots[i];
+
+		if (!s->in || !rng_chance(r, 3, 4))
+			continue;
+		s->away = false;
+		if (simdev_is_gone(s->dev))
+			simdev_return(s->dev);
+	}
+}
+
+bool rig_beyond_error(const struct rig *g, int err)
+{
+	return g->beyond && (err == -EIO || err == -EBADMSG || err == -EROFS);
 }
 
 void rig_freeze(struct rig *g)

@@ -12,6 +12,7 @@
 #define LEFT_ALONE_NS	   (10 * NS_PER_S) /* after the work, at most */
 #define MEND_POINTS	   400
 #define REPLAY_CRASHES_MAX 4
+#define BEYOND_OPENINGS	   2
 
 static void must_not_crash(struct round *r, int err)
 {
@@ -133,6 +134,56 @@ static void one_round(struct round *r)
 	come_back(r);
 }
 
+/* A scrub of what is left ends, whatever it finds. */
+static void scrub_beyond(struct rig *g)
+{
+	struct raid_job_info job;
+
+	rig_say(g, "scrubbing what is left");
+	if (rng_chance(&g->fault_rng, 1, 2))
+		(void)rig_scrub(g, &job);
+}
+
+/*
+ * From a sound volume beyond what is tolerated, while it is used. P2: what can be read is right, all else is an error to who
+ * asks for it and to nobody else, and everything ends: calls, scrubs, unmounting, opening again. Judged while it is
+ * open, after that, and once more after the judges themselves have used it.
+ */
+static void beyond_round(struct round *r)
+{
+	struct rig *g = r->rig;
+
+	g->faults_off = true;
+	must_not_crash(r, rig_mend(g));
+	must_not_crash(r, r->ops->close(r->arg));
+	r->ops->closed(r->arg);
+	must_not_crash(r, r->ops->come_back(r->arg));
+	g->faults_off = false;
+	r->ops->keep(r->arg);
+	rig_say(g, "working before too much fails");
+	r->ops->work(r->arg);
+	if (rng_chance(&g->fault_rng, 1, 3))
+		(void)rig_scrub_begin(g);
+	co_sleep_ns(rng_below(&g->fault_rng, r->ops->meddle_ns / 2));
+	rig_faults_beyond(g, rng_chance(&g->fault_rng, 3, 4));
+	rig_join(g);
+	r->ops->judge_beyond(r->arg);
+	if (rng_chance(&g->fault_rng, 1, 2)) {
+		world_crash(g->world);
+		rig_bury(g);
+	} else {
+		(void)r->ops->close(r->arg);
+	}
+	for (unsigned i = 0; i < BEYOND_OPENINGS; i++) {
+		rig_beyond_closed(g);
+		if (r->ops->open_beyond(r->arg))
+			continue;
+		scrub_beyond(g);
+		r->ops->judge_beyond(r->arg);
+		(void)r->ops->close(r->arg);
+	}
+}
+
 /* The last round of some seeds: more goes wrong than the level tolerates. True: beyond coming back. */
 static bool bad_round(struct round *r)
 {
@@ -143,20 +194,18 @@ static bool bad_round(struct round *r)
 		return false;
 	rig_say(g, "failing");
 	rig_crash_off(g);
-	if (freeze)
-		must_not_crash(r, rig_mend(g));
+	if (!freeze) {
+		beyond_round(r);
+		return true;
+	}
+	must_not_crash(r, rig_mend(g));
 	g->beyond = true;
 	r->ops->work(r->arg);
 	co_sleep_ns(rng_below(&g->fault_rng, r->ops->meddle_ns / 2));
-	if (freeze)
-		rig_freeze(g);
-	else
-		rig_faults_beyond(g);
+	rig_freeze(g);
 	rig_join(g);
 	world_crash(g->world);
 	rig_bury(g);
-	if (!freeze)
-		return true;
 	rig_thaw(g);
 	come_back(r);
 	return false;

@@ -22,6 +22,13 @@ struct round_ops {
 	void (*closed)(void *arg);
 	/* The lights went out: what was old enough was a promise. May be NULL. */
 	void (*cut)(void *arg);
+	/*
+	 * More is going to be lost than is tolerated: nothing is a promise from here on. Then judges what is open as far as it
+	 * can be read; and opens, judges and leaves open what was closed: 0, or it failed as it may.
+	 */
+	void (*keep)(void *arg);
+	void (*judge_beyond)(void *arg);
+	int (*open_beyond)(void *arg);
 	/* Everything is sound: judged, closed, and looked at once more. */
 	int (*last)(void *arg);
 	uint64_t meddle_ns;	/* how long a round may be left alone at first */

@@ -34,9 +34,10 @@
 
 static const struct fs_cred root_cred;
 
+/* Or worse went wrong than can be judged: whoever asked for something asks no more. */
 static bool crashed(const struct worker *w)
 {
-	return rig_excused(w->work->rig);
+	return rig_excused(w->work->rig) && (world_crashed(w->work->rig->world) || !w->work->rig->honest);
 }
 
 static void say(struct worker *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -56,12 +57,14 @@ static void say(struct worker *w, const char *format, ...)
 
 /*
  * 0 when the result is the one wanted; else, after a crash, an error to end the worker with. A
- * wrong result fails the seed.
+ * wrong result fails the seed. -EIO: beyond tolerance it may be so, and the worker goes on.
  */
 static int expect(struct worker *w, int err, int want, const char *what)
 {
 	if (crashed(w))
 		return -ENODEV;
+	if (err != want && rig_beyond_error(w->work->rig, err))
+		return -EIO;
 	if (err != want)
 		rig_fail(w->work->rig, "worker %u: %s: got %s, expected %s", w->number, what,
 			 err ? strerror(-err) : "success", want ? strerror(-want) : "success");
@@ -97,6 +100,8 @@ static int finish(struct worker *w, struct mop *op, int err, int want, bool may_
 		return 0;
 	}
 	stop = expect(w, err, want, op->what);
+	if (stop)
+		return -ENODEV; /* beyond tolerance: it has happened or not, and nobody knows what follows from it */
 	w->work->model.now_ns = world_now_ns(w->work->rig->world);
 	model_end(op, !err);
 	return stop;
@@ -390,7 +395,7 @@ static int op_rename(struct worker *w)
 		err = expect(w, fs_lookup(work->fs, dir->ino, name, &attr), 0,
 			     "lookup of a whiteout");
 		if (err)
-			return err;
+			return -ENODEV;
 		white->ino = attr.ino;
 		fs_unref(work->fs, attr.ino, 1);
 	}
@@ -521,7 +526,7 @@ static int op_getattr(struct worker *w)
 	rig_must(work->rig, o->type == M_DIR || attr.links == o->links,
 		 "inode %llu: %u links, expected %u", (unsigned long long)o->ino, attr.links,
 		 o->links);
-	rig_must(work->rig, o->type != M_REG || attr.size == model_size(o),
+	rig_must(work->rig, o->type != M_REG || attr.size == model_size(o) || work->rig->beyond,
 		 "inode %llu: size %llu, expected %llu", (unsigned long long)o->ino,
 		 (unsigned long long)attr.size, (unsigned long long)model_size(o));
 	return 0;
@@ -731,7 +736,10 @@ static int read_into(struct rig *g, struct fs *fs, uint64_t ino, uint64_t off, s
 		}
 		buf_put(pool);
 	}
-	return err;
+	if (g->beyond)
+		rig_alive(g); /* each may wait for deadlines */
+	/* As the front end does, when there is always another that hangs. */
+	return err == -EAGAIN && g->beyond ? -EIO : err;
 }
 
 /* A change of data could not be made: what is there now is the truth, if it is old or new. */
@@ -782,9 +790,10 @@ static int op_write(struct worker *w)
 		work->rig->was_full = true;
 		rig_must(work->rig, !written, "overwriting %llu %llu+%zu: no space",
 			 (unsigned long long)o->ino, (unsigned long long)off, len);
-		return settle(w, o, off, len);
+		return settle(w, o, off, len) ? -ENODEV : 0;
 	}
-	err = expect(w, err, 0, "write");
+	if (expect(w, err, 0, "write"))
+		return -ENODEV;
 	work->model.now_ns = world_now_ns(work->rig->world);
 	model_data_end(&work->model, o);
 	return err;
@@ -807,9 +816,8 @@ static int op_truncate(struct worker *w)
 	say(w, "truncate %llu to %llu", (unsigned long long)o->ino, (unsigned long long)attr.size);
 	model_truncate(&work->model, o, attr.size);
 	err = fs_setattr(work->fs, o->ino, &attr, FS_SET_SIZE, &now);
-	err = expect(w, err, 0, "truncate");
-	if (err)
-		return err;
+	if (expect(w, err, 0, "truncate"))
+		return -ENODEV;
 	rig_must(work->rig, now.size == attr.size, "truncated to %llu, expected %llu",
 		 (unsigned long long)now.size, (unsigned long long)attr.size);
 	work->model.now_ns = world_now_ns(work->rig->world);
@@ -848,11 +856,25 @@ static int op_fallocate(struct worker *w)
 	if (crashed(w))
 		return -ENODEV;
 	if (err == -ENOSPC && !(mode & FALLOC_FL_PUNCH_HOLE))
-		return settle(w, o, off, len);
-	err = expect(w, err, 0, "fallocate");
+		return settle(w, o, off, len) ? -ENODEV : 0;
+	if (expect(w, err, 0, "fallocate"))
+		return -ENODEV;
 	work->model.now_ns = world_now_ns(work->rig->world);
 	model_data_end(&work->model, o);
 	return err;
+}
+
+/* What could not be written may be old again, block by block. Blocks that were read in part say nothing. */
+static int read_beyond(struct worker *w, const struct mobj *o, uint64_t off, size_t got)
+{
+	uint64_t at = ROUND_UP(off, (uint64_t)BLOCK_BYTES);
+
+	for (; at + BLOCK_BYTES <= off + got; at += BLOCK_BYTES)
+		rig_must(w->work->rig,
+			 model_block_legal(o, at / BLOCK_BYTES, w->bytes + (at - off), BLOCK_BYTES),
+			 "read of %llu: block %llu is neither old nor new", (unsigned long long)o->ino,
+			 (unsigned long long)(at / BLOCK_BYTES));
+	return 0;
 }
 
 static int op_read(struct worker *w)
@@ -874,6 +896,8 @@ static int op_read(struct worker *w)
 	    expect(w, read_into(work->rig, work->fs, o->ino, off, len, w->bytes, &got), 0, "read");
 	if (stop)
 		return stop;
+	if (work->rig->beyond)
+		return read_beyond(w, o, off, got);
 	rig_must(work->rig, got == expected, "read of %llu %llu+%zu gave %zu bytes, expected %zu",
 		 (unsigned long long)o->ino, (unsigned long long)off, len, got, expected);
 	model_read(o, off, want, got);
@@ -904,6 +928,9 @@ static int op_lseek(struct worker *w)
 		to = size;
 	else if (err)
 		return expect(w, err, 0, "lseek");
+	/* What could not be written is a hole. */
+	if (work->rig->beyond)
+		return 0;
 	rig_must(work->rig, off >= size || to >= off, "SEEK_DATA went back");
 	for (unsigned i = 0; i < o->block_count; i++) {
 		const struct mblock *b = &o->blocks[i];
@@ -1008,6 +1035,8 @@ static void worker_main(void *arg)
 		w->work->rig->stats.ops++;
 		if (rng_chance(&w->rng, w->work->sync_percent, 100)) {
 			stop = rng_chance(&w->rng, 1, 4) ? op_sync(w) : op_fsync(w);
+			if (stop == -EIO)
+				stop = 0;
 			continue;
 		}
 		while (x >= ops[i].weight)
@@ -1015,6 +1044,8 @@ static void worker_main(void *arg)
 		if (ops[i].what)
 			say(w, "%s", ops[i].what);
 		stop = ops[i].fn(w);
+		if (stop == -EIO)
+			stop = 0;
 	}
 	rig_worker_done(w->work->rig);
 }
@@ -1043,6 +1074,28 @@ static int found_type(struct rig *g, uint32_t mode, enum mtype *ret)
 	rig_fail(g, "found mode %o", mode);
 }
 
+/* Block by block, since some cannot be read. */
+static int found_pieces(struct work *w, struct mobj *o, uint64_t off, size_t len, uint8_t *bytes)
+{
+	static const uint8_t zeros[BLOCK_BYTES];
+
+	for (size_t at = 0; at < len; at += BLOCK_BYTES) {
+		size_t n = MIN(len - at, (size_t)BLOCK_BYTES), got = 0;
+		int err = read_into(w->rig, w->fs, o->ino, off + at, n, bytes, &got);
+
+		if (rig_beyond_error(w->rig, err)) {
+			model_found_lost(o, (off + at) / BLOCK_BYTES);
+			continue;
+		}
+		if (err)
+			return err;
+		memset(bytes + got, 0, BLOCK_BYTES - got);
+		if (memcmp(bytes, zeros, BLOCK_BYTES))
+			model_found_block(o, (off + at) / BLOCK_BYTES, bytes);
+	}
+	return 0;
+}
+
 static int found_data(struct work *w, struct mobj *o, uint64_t size, uint8_t *bytes)
 {
 	static const uint8_t zeros[BLOCK_BYTES];
@@ -1058,12 +1111,21 @@ static int found_data(struct work *w, struct mobj *o, uint64_t size, uint8_t *by
 			err = fs_lseek(w->fs, o->ino, off, SEEK_DATA, &next);
 			if (err == -ENXIO)
 				return 0;
+			if (rig_beyond_error(w->rig, err))
+				o->vague = true;
 			if (err)
 				return err;
 			off = ROUND_DOWN(next, BLOCK_BYTES);
 			len = MIN(size - off, (uint64_t)READ_BYTES);
 		}
 		err = read_into(w->rig, w->fs, o->ino, off, len, bytes, &got);
+		if (rig_beyond_error(w->rig, err)) {
+			err = found_pieces(w, o, off, len, bytes);
+			if (err)
+				return err;
+			off += len;
+			continue;
+		}
 		if (err)
 			return err;
 		rig_must(w->rig, got == len, "file %llu: read %zu of %zu bytes at %llu",
@@ -1107,6 +1169,9 @@ static int found_entry(struct work *w, struct model *found, struct mobj *dir,
 	bool new;
 	int err = fs_lookup(w->fs, dir->ino, e->name, &attr);
 
+	rig_alive(w->rig);
+	if (rig_beyond_error(w->rig, err))
+		dir->vague = true;
 	if (err)
 		return err;
 	fs_unref(w->fs, attr.ino, 1);
@@ -1125,6 +1190,8 @@ static int found_entry(struct work *w, struct model *found, struct mobj *dir,
 	target[0] = 0;
 	if (type == M_SYMLINK) {
 		err = fs_readlink(w->fs, attr.ino, target, sizeof(target));
+		if (rig_beyond_error(w->rig, err))
+			dir->vague = true;
 		if (err)
 			return err;
 	}
@@ -1139,6 +1206,10 @@ static int found_entry(struct work *w, struct model *found, struct mobj *dir,
 		o->shared = true;
 	if (type == M_REG || type == M_DIR)
 		err = found_xattrs(w, found, o, bytes);
+	if (rig_beyond_error(w->rig, err)) {
+		o->vague = true;
+		err = 0;
+	}
 	if (!err && type == M_REG)
 		err = found_data(w, o, attr.size, bytes);
 	return err;
@@ -1150,12 +1221,19 @@ static int found_dir(struct work *w, struct model *found, struct mobj *dir, stru
 	struct listing l;
 	int err = list_dir(w->rig, w->fs, &w->rig->rng, dir->ino, &l);
 
+	/* What was listed before the gap is there, and all below it. */
+	if (rig_beyond_error(w->rig, err)) {
+		dir->vague = true;
+		err = 0;
+	}
 	for (unsigned i = 0; i < l.count && !err; i++) {
 		struct mobj *sub = NULL;
 
 		rig_must(w->rig, !model_lookup(dir, l.entries[i].name), "%llu/%s is there twice",
 			 (unsigned long long)dir->ino, short_name(l.entries[i].name));
 		err = found_entry(w, found, dir, &l.entries[i], bytes, &sub);
+		if (rig_beyond_error(w->rig, err))
+			err = 0;
 		if (!err && sub) {
 			rig_must(w->rig, *count < FOUND_DIRS_MAX, "too many directories");
 			queue[(*count)++] = sub;
@@ -1190,7 +1268,7 @@ int work_read_all(struct work *w, struct model *found)
 	free(queue);
 	free(bytes);
 	if (err) {
-		if (!world_crashed(w->rig->world))
+		if (!crashed(&w->workers[0]))
 			rig_fail(w->rig, "reading everything: %s", strerror(-err));
 		model_exit(found);
 		return err;
