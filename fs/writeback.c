@@ -1053,7 +1053,13 @@ static int write_places(struct fs *fs, struct batch *batch)
 	if (!n)
 		return 0;
 	unsigned flags = batch->sync && batch->count <= SMALL_BLOCKS ? RAID_WRITE_JOURNAL : 0;
+	char *late = BREAK(fs_data_first) ? buf_get_wait((size_t)n * BLOCK_BYTES) : NULL;
+	for (unsigned k = 0; late && k < n; k++)
+		batch->io[k].data = memcpy(late + (size_t)k * BLOCK_BYTES, batch->io[k].data, BLOCK_BYTES);
+	if (late)
+		map_all(fs, batch);
 	int r = raid_write(fs->raid, batch->io, n, flags);
+	buf_put(late);
 	if (r == 0)
 		return 0;
 	note_error(batch, r);

@@ -11,6 +11,16 @@
 
 static const struct fs_cred root_cred = {0, 0, 022};
 
+/* fs_name_hash by another name (see meson.build), to have names with the same hash. */
+static bool hashes_few;
+uint64_t __real_fs_name_hash(const struct fs *fs, const char *name, size_t len);
+uint64_t __wrap_fs_name_hash(const struct fs *fs, const char *name, size_t len);
+uint64_t __wrap_fs_name_hash(const struct fs *fs, const char *name, size_t len)
+{
+	uint64_t hash = __real_fs_name_hash(fs, name, len);
+	return hashes_few ? hash % 3 + 1 : hash;
+}
+
 static uint64_t make(struct world *w, uint64_t parent, const char *name, uint32_t mode)
 {
 	struct fs_attr a;
@@ -839,6 +849,28 @@ static void removed_parent(struct world *w)
 	fs_unref(w->fs, inner.ino, 1);
 }
 
+/* Names with the same hash are told apart. */
+static void few_hashes(struct world *w)
+{
+	uint64_t ino[12];
+	char name[16];
+	hashes_few = true;
+	for (unsigned i = 0; i < ARRAY_SIZE(ino); i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		assert_int_equal(find(w, FS_ROOT_INO, name), 0);
+		ino[i] = make(w, FS_ROOT_INO, name, S_IFREG | 0644);
+	}
+	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "n3"));
+	ino[3] = 0;
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i < ARRAY_SIZE(ino); i++) {
+			snprintf(name, sizeof(name), "n%u", i);
+			assert_int_equal(find(w, FS_ROOT_INO, name), ino[i]);
+		}
+		world_remount(w);
+	}
+}
+
 static void report_lost_co(void *arg)
 {
 	struct world *w = arg;
@@ -889,6 +921,12 @@ static void test_naming_at_the_end(void **state)
 	world_test(1, &p, 0, naming_at_the_end);
 }
 
+static void test_few_hashes(void **state)
+{
+	world_test(1, NULL, 0, few_hashes);
+	hashes_few = false;
+}
+
 static void test_against_model(void **state)
 {
 	for_seeds(seed, 8) world_test(seed, NULL, 0, against_model);
@@ -902,7 +940,7 @@ int main(void)
 	    cmocka_unit_test(test_xattrs),	  cmocka_unit_test(test_links_max),
 	    cmocka_unit_test(test_against_model), cmocka_unit_test(test_side_by_side),
 	    cmocka_unit_test(test_no_memory),	  cmocka_unit_test(test_removed_parent),
-	    cmocka_unit_test(test_naming_at_the_end),
+	    cmocka_unit_test(test_naming_at_the_end), cmocka_unit_test(test_few_hashes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "die.h"
 
 #include "raid/label.h"
 #include "raid/volume.h"
@@ -1051,6 +1052,7 @@ static void test_replay_crash(void **state)
 {
 	(void)state;
 	run(do_replay_crash);
+	run_on(do_replay_crash, 0, 4); /* the first record of the epoch flushes one of them */
 }
 
 /* Blocks of checksum pages, both places of each copy. */
@@ -1202,6 +1204,495 @@ static void test_scrub_labels(void **state)
 	run(do_scrub_labels);
 }
 
+/* ---- what only shows beside another safeguard ---- */
+
+/* Every copy of the record with that number loses its head. */
+static void lose_record(uint64_t seq)
+{
+	char *ring = mem_zalloc(JOURNAL_BYTES);
+	unsigned lost = 0;
+
+	for (unsigned i = 0; i < disk_count; i++) {
+		simdev_peek(disks[i], LABEL_AREA_BYTES, ring, JOURNAL_BYTES);
+		for (uint64_t off = 0; off < JOURNAL_BYTES; off += BLOCK_BYTES) {
+			const struct record_disk *d = (void *)(ring + off);
+
+			if (from_le64(d->magic) != RECORD_MAGIC || from_le64(d->seq) != seq)
+				continue;
+			simdev_zero(disks[i], LABEL_AREA_BYTES + off, BLOCK_BYTES);
+			lost++;
+		}
+	}
+	mem_free(ring);
+	assert_int_not_equal(lost, 0);
+}
+
+static uint64_t commit_some(unsigned records)
+{
+	struct raid_info info;
+
+	for (unsigned i = 0; i < records; i++) {
+		assert_int_equal(write_blocks(5), 0);
+		assert_int_equal(raid_commit(raid), 0);
+	}
+	raid_info(raid, &info);
+	return info.journal_seq;
+}
+
+static void do_gap(void)
+{
+	uint64_t last;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	last = commit_some(6);
+	crash();
+	lose_record(last - 2);
+	assert_int_equal(open_flags(0), -EUCLEAN);
+}
+
+/* A record that was acknowledged is on no member any more, and later ones are. */
+static void test_gap(void **state)
+{
+	(void)state;
+	run(do_gap);
+}
+
+static void do_old_record(void)
+{
+	uint64_t old;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	old = commit_some(4) - 1;
+	assert_int_equal(journal_checkpoint(raid), 0);
+	(void)commit_some(3);
+	crash();
+	lose_record(old);
+	check_clean();
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	close_volume();
+}
+
+/* A record before the tail is as good as not there. */
+static void test_old_record(void **state)
+{
+	(void)state;
+	run(do_old_record);
+}
+
+static void do_freed_early(void)
+{
+	struct raid_run runs[16];
+	unsigned count;
+
+	open_with_blocks(600);
+	for (unsigned i = 0; i < model_count; i++)
+		raid_stage_dead(raid, model[i].lba, 1);
+	while (!raid_alloc_data(raid, 4096, 0, runs, ARRAY_SIZE(runs), &count))
+		for (unsigned i = 0; i < count; i++)
+			for (unsigned k = 0; k < model_count; k++)
+				assert_true(model[k].lba < runs[i].lba || model[k].lba >= runs[i].lba + runs[i].count);
+	crash();
+}
+
+/* What is about to be freed is not given out again: a crash brings it back. */
+static void test_freed_early(void **state)
+{
+	(void)state;
+	run(do_freed_early);
+}
+
+/* Both journal images of a row, then the row is freed and written directly: the images are older than what stands there. */
+static void do_older_image(void)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+	struct raid_block block = {.data = data};
+	struct raid_run run;
+	unsigned count;
+
+	open_with_blocks(60);
+	assert_int_equal(raid_alloc_data(raid, 1, 0, &run, 1, &count), 0);
+	block.lba = run.lba;
+	fill(data, block.lba, 1000001);
+	assert_int_equal(raid_write(raid, &block, 1, RAID_WRITE_JOURNAL), 0);
+	raid_stage_live(raid, block.lba, 1);
+	assert_int_equal(raid_commit(raid), 0);
+	raid_stage_dead(raid, block.lba, 1);
+	assert_int_equal(raid_commit(raid), 0);
+	fill(data, block.lba, 1000002);
+	assert_int_equal(raid_write(raid, &block, 1, 0), 0);
+	raid_stage_live(raid, block.lba, 1);
+	assert_int_equal(raid_commit(raid), 0);
+	model[model_count].lba = block.lba;
+	model[model_count++].version = 1000002;
+	crash();
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	close_volume();
+	check_clean();
+	buf_put(data);
+}
+
+static void test_older_image(void **state)
+{
+	(void)state;
+	run_on(do_older_image, 0, 2);
+	run_on(do_older_image, 1, 2);
+}
+
+static uint64_t writes_of_all(void)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < disk_count; i++) {
+		struct simdev_stats stats;
+
+		simdev_stats(disks[i], &stats);
+		sum += stats.writes;
+	}
+	return sum;
+}
+
+/*
+ * A member fails that must not be missed: it is read all the same, nothing more is written, and when it is back
+ * everything is as it was.
+ */
+static void do_needed_member(void)
+{
+	const uint64_t slices = LABEL_AREA_BYTES + JOURNAL_BYTES;
+	unsigned count;
+	uint64_t writes;
+
+	open_with_blocks(200);
+	close_volume();
+	count = model_count;
+	offered[0] = false;
+	assert_int_equal(open_flags(0), 0);
+	fail_writes(1, slices, label_b_off(DISK_BYTES) - slices);
+	assert_int_not_equal(write_blocks(100), 0);
+	model_count = count;
+	simdev_faults_clear(disks[1]);
+	compare();
+	writes = writes_of_all();
+	assert_int_not_equal(write_blocks(100), 0);
+	assert_int_equal(writes_of_all(), writes);
+	model_count = count;
+	crash();
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	close_volume();
+	offered[0] = true;
+}
+
+static void test_needed_member(void **state)
+{
+	(void)state;
+	run(do_needed_member);
+}
+
+/* Two of three refuse their labels for a while: the table of the third must not say that it went on alone. */
+static void do_labels_refused(void)
+{
+	open_with_blocks(60);
+	for (unsigned d = 1; d < 3; d++) {
+		fail_writes(d, 0, LABEL_AREA_BYTES);
+		fail_writes(d, label_b_off(DISK_BYTES), DISK_BYTES - label_b_off(DISK_BYTES));
+	}
+	assert_int_not_equal(raid_meta_ensure(raid, raid_meta_ready(raid, 0) + 1, 0), 0);
+	crash();
+	for (unsigned d = 1; d < 3; d++)
+		simdev_faults_clear(disks[d]);
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	close_volume();
+}
+
+static void test_labels_refused(void **state)
+{
+	(void)state;
+	run(do_labels_refused);
+}
+
+/* A member comes back and lacks what it missed: that is known, and no error of its own. */
+static void do_returned(void)
+{
+	open_with_blocks(200);
+	close_volume();
+	offered[1] = false;
+	assert_int_equal(open_flags(0), 0);
+	overwrite(200);
+	close_volume();
+	offered[1] = true;
+	assert_int_equal(open_flags(0), 0);
+	compare();
+	assert_int_equal(member_info(member_on(1)).errors_sum, 0);
+	assert_int_equal(member_info(member_on(1)).errors_lost, 0);
+	close_volume();
+}
+
+static void test_returned(void **state)
+{
+	(void)state;
+	run(do_returned);
+}
+
+/* Of the two places at each end the newer generation, as it counts for whoever has only this disk. */
+static bool prepared_only(struct simdev *d)
+{
+	struct dev *dev = simdev_open(d);
+	struct label l;
+	bool is = !label_read(dev, &l) && l.far && l.prepared;
+
+	label_clear(&l);
+	dev_close(dev);
+	return is;
+}
+
+/*
+ * A table without a member is prepared and the power goes. Nobody acts on it: that member and one of the others must
+ * still be enough.
+ */
+static void do_prepared(void)
+{
+	const uint64_t slices = LABEL_AREA_BYTES + JOURNAL_BYTES;
+	unsigned count, came = 0;
+	int err = -1;
+
+	open_with_blocks(40);
+	close_volume();
+	count = model_count;
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(labels_stay);
+		model_count = count;
+		assert_int_equal(open_flags(0), 0);
+		fail_writes(1, slices, label_b_off(DISK_BYTES) - slices);
+		assert_int_equal(write_blocks(40), 0);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = raid_commit(raid);
+		world_crash_at(world, 0, 0);
+		crash();
+		simdev_faults_clear(disks[1]);
+		model_count = count;
+		if (!err || !prepared_only(disks[0]) || !prepared_only(disks[2]))
+			continue;
+		came++;
+		offered[2] = false;
+		assert_int_equal(open_flags(0), 0);
+		compare();
+		close_volume();
+		offered[2] = true;
+	}
+	assert_int_not_equal(came, 0);
+	save_end();
+}
+
+static void test_prepared(void **state)
+{
+	(void)state;
+	run(do_prepared);
+}
+
+/* What stands at one address is not right at another, nor in another filesystem. */
+static void test_sum_address(void **state)
+{
+	static const char data[BLOCK_BYTES] = "the same";
+	static const struct uuid fs = {{1}}, other = {{2}};
+	uint64_t sum = block_sum(&fs, 1, 2, 3, data);
+
+	(void)state;
+	assert_int_equal(block_sum(&fs, 1, 2, 3, data), sum);
+	assert_int_not_equal(block_sum(&fs, 2, 2, 3, data), sum);
+	assert_int_not_equal(block_sum(&fs, 1, 3, 3, data), sum);
+	assert_int_not_equal(block_sum(&fs, 1, 2, 4, data), sum);
+	assert_int_not_equal(block_sum(&other, 1, 2, 3, data), sum);
+}
+
+static enum simfate journal_goes(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	bool journal = block >= LABEL_AREA_BYTES / BLOCK_BYTES &&
+		       block < (LABEL_AREA_BYTES + JOURNAL_BYTES) / BLOCK_BYTES;
+
+	return journal ? SIMFATE_DROP : SIMFATE_KEEP;
+}
+
+static enum simfate all_stays(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return SIMFATE_KEEP;
+}
+
+/* What the journals hold is in the caches of the members alone: they have what `before` has. */
+static void journals_to_caches(struct simdev **before, struct simdev **now)
+{
+	char *ring = buf_get_wait(BUF_BYTES_MAX);
+
+	for (unsigned i = 0; i < disk_count; i++) {
+		struct dev *dev;
+
+		for (uint64_t off = 0; off < JOURNAL_BYTES; off += BUF_BYTES_MAX) {
+			simdev_peek(before[i], LABEL_AREA_BYTES + off, ring, MIN(BUF_BYTES_MAX, JOURNAL_BYTES));
+			simdev_poke(disks[i], LABEL_AREA_BYTES + off, ring, MIN(BUF_BYTES_MAX, JOURNAL_BYTES));
+		}
+		dev = simdev_open(disks[i]);
+		for (uint64_t off = 0; off < JOURNAL_BYTES; off += BUF_BYTES_MAX) {
+			simdev_peek(now[i], LABEL_AREA_BYTES + off, ring, MIN(BUF_BYTES_MAX, JOURNAL_BYTES));
+			assert_int_equal(
+			    io_write_sync(dev, LABEL_AREA_BYTES + off, ring, MIN(BUF_BYTES_MAX, JOURNAL_BYTES)), 0);
+		}
+		dev_close(dev);
+	}
+	buf_put(ring);
+}
+
+/* The daemon is killed with a record that no flush has reached; the power goes while the next one replays it. */
+static void do_killed(void)
+{
+	struct simdev *before[DISKS_MAX], *now[DISKS_MAX];
+	bool opened = false;
+
+	open_with_blocks(60);
+	close_volume();
+	assert_int_equal(open_flags(0), 0);
+	for (unsigned i = 0; i < disk_count; i++)
+		before[i] = simdev_clone(disks[i], "before");
+	set_fate(all_stays);
+	overwrite_cut_short(20);
+	for (unsigned i = 0; i < disk_count; i++)
+		now[i] = simdev_clone(disks[i], "now");
+	for (unsigned n = 1; !opened; n++) {
+		assert_true(n < POINTS_MAX);
+		for (unsigned i = 0; i < disk_count; i++)
+			simdev_revert(disks[i], now[i]);
+		journals_to_caches(before, now);
+		set_fate(journal_goes);
+		world_crash_at(world, POINT_CHANGES, n);
+		opened = !open_flags(0);
+		world_crash_at(world, 0, 0);
+		crash();
+		set_fate(NULL);
+		assert_int_equal(open_flags(RAID_OPEN_CHECK), 0);
+		assert_int_equal(raid_check(raid, print_problem, NULL), 0);
+		(void)compare_either(20);
+		close_volume();
+	}
+	for (unsigned i = 0; i < disk_count; i++) {
+		simdev_free(before[i]);
+		simdev_free(now[i]);
+	}
+}
+
+static void test_killed(void **state)
+{
+	(void)state;
+	run(do_killed);
+}
+
+static void do_after_error(void)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+	struct write_list list;
+	uint64_t writes;
+
+	open_with_blocks(20);
+	fill(data, 1, 1);
+	write_list_init(&list);
+	write_list_slot(raid, &list, table_chunk(raid->t, LBA_CHUNK(model[0].lba)), 50, 0, data);
+	writes = writes_of_all();
+	raid->error = -EIO;
+	assert_int_equal(write_list_run(raid, &list), -EIO);
+	assert_int_equal(writes_of_all(), writes);
+	crash();
+	buf_put(data);
+}
+
+/* What others were about to write when the volume failed is not written. */
+static void test_after_error(void **state)
+{
+	(void)state;
+	run(do_after_error);
+}
+
+static enum simfate sums_on_one(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return d == disks[keeper] ? SIMFATE_KEEP : sums_go(arg, d, write, block, sector);
+}
+
+static enum simfate sums_torn(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return sums_go(arg, d, write, block, sector) == SIMFATE_DROP ? SIMFATE_GARBLE : SIMFATE_KEEP;
+}
+
+/* Opened again and again, with a crash at each point that garbles pages: without the disk that had newer ones. */
+static void reopen_torn(void)
+{
+	struct simdev *then[DISKS_MAX];
+	bool opened = false;
+
+	for (unsigned i = 0; i < disk_count; i++)
+		then[i] = simdev_clone(disks[i], "then");
+	for (unsigned n = 1; !opened; n++) {
+		assert_true(n < POINTS_MAX);
+		for (unsigned i = 0; i < disk_count; i++)
+			simdev_revert(disks[i], then[i]);
+		set_fate(sums_torn);
+		world_crash_at(world, POINT_CHANGES, n);
+		opened = !open_flags(0);
+		world_crash_at(world, 0, 0);
+		crash();
+		set_fate(NULL);
+		offered[keeper] = false;
+		assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+		compare();
+		close_volume();
+		offered[keeper] = true;
+	}
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_free(then[i]);
+}
+
+/* A checkpoint is cut short with one copy of a page written, and so is the one of the replay after it. */
+static void do_pages_twice(void)
+{
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(write_blocks(20), 0);
+		assert_int_equal(journal_checkpoint(raid), 0);
+	}
+	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	close_volume();
+	save();
+	for (keeper = 0; keeper < disk_count; keeper++) {
+		restore();
+		set_fate(NULL);
+		model_count = 60;
+		assert_int_equal(open_flags(0), 0);
+		assert_int_equal(write_blocks(20), 0);
+		assert_int_equal(raid_commit(raid), 0);
+		set_fate(sums_on_one);
+		/* Pages have been written and are not flushed. */
+		world_crash_at(world, POINT_SUBMIT_FLUSH, 2);
+		assert_int_not_equal(journal_checkpoint(raid), 0);
+		world_crash_at(world, 0, 0);
+		crash();
+		reopen_torn();
+	}
+	save_end();
+}
+
+static void test_pages_twice(void **state)
+{
+	(void)state;
+	run(do_pages_twice);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -1239,6 +1730,18 @@ int main(void)
 	    cmocka_unit_test(test_commit_timer),
 	    cmocka_unit_test(test_reserve),
 	    cmocka_unit_test(test_scrub_labels),
+	    cmocka_unit_test(test_gap),
+	    cmocka_unit_test(test_old_record),
+	    cmocka_unit_test(test_freed_early),
+	    cmocka_unit_test(test_older_image),
+	    cmocka_unit_test(test_needed_member),
+	    cmocka_unit_test(test_labels_refused),
+	    cmocka_unit_test(test_returned),
+	    cmocka_unit_test(test_prepared),
+	    cmocka_unit_test(test_sum_address),
+	    cmocka_unit_test(test_killed),
+	    cmocka_unit_test(test_after_error),
+	    cmocka_unit_test(test_pages_twice),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
