@@ -110,6 +110,7 @@ struct uring {
 	struct list devs, closing;
 	struct list watches;
 	uint64_t random;
+	uint64_t reap_ns; /* when the completions that are being handled were taken */
 	bool refused; /* the kernel did not take all SQEs */
 };
 
@@ -176,7 +177,6 @@ static void orphan_complete(struct slot *s)
 }
 
 static bool slot_send(struct slot *s);
-static uint64_t backend_now_ns(void *ctx);
 
 static void slot_complete(struct slot *s, int res)
 {
@@ -184,7 +184,7 @@ static void slot_complete(struct slot *s, int res)
 	struct io *io = s->io;
 	int result = 0;
 
-	d->progress_ns = backend_now_ns(d->uring); /* the loop may be gone already */
+	d->progress_ns = d->uring->reap_ns;
 	if (!io) {
 		orphan_complete(s);
 		return;
@@ -347,7 +347,7 @@ static void dev_submit(struct dev *dev, struct io *io)
 	io->priv = NULL;
 	list_init(&io->due_node);
 	list_add_tail(&d->waiting, &io->queue_node);
-	due_set(d, io, due_of(d, loop_now_ns(d->loop)));
+	due_set(d, io, due_of(d, loop_round_ns(d->loop))); /* anew when it enters the kernel */
 }
 
 static void push(struct uring *u)
@@ -505,6 +505,7 @@ static void reap(struct uring *u)
 			got[i].res = cqes[i]->res;
 		}
 		io_uring_cq_advance(&u->ring, count);
+		u->reap_ns = backend_now_ns(u);
 		for (unsigned i = 0; i < count; i++) {
 			if (!got[i].tag)
 				continue;
