@@ -171,7 +171,10 @@ static void say_hurt(struct fs *fs, uint64_t ino, uint64_t off, size_t len, int 
 int fs_read(struct fs *fs, uint64_t ino, uint64_t off, size_t len, void *data, void **ret_data,
 	    size_t *ret_len)
 {
-	struct read rd = {.ino = ino, .off = off, .len = len, .data = data};
+	struct read rd; /* its runs need no zeros */
+	rd.ino = ino;
+	rd.off = off;
+	rd.len = len;
 	if (off >= FS_FILE_BYTES_MAX)
 		len = rd.len = 0;
 	uint64_t end = MIN(off + len, FS_FILE_BYTES_MAX), at = off;
