@@ -61,6 +61,8 @@ static void image_unlink(struct raid *r, struct image *i)
 		i->newer->older = i->older;
 	else if (i->older) /* which is now the newest */
 		list_add(&i->hash, &i->older->hash);
+	else if (!list_empty(&i->hash))
+		i->chunk->blocks_imaged--;
 	list_del(&i->hash);
 	i->older = i->newer = NULL;
 }
@@ -95,7 +97,7 @@ struct image *image_find(struct raid *r, const struct chunk *c, uint64_t row, un
 {
 	struct image *i;
 
-	if (!r->journal.image_count)
+	if (!c->blocks_imaged)
 		return NULL;
 	list_for_each(i, image_bucket(r, c->number, row, sum), hash)
 		if (i->sum == sum && i->row == row && i->chunk == c)
@@ -135,6 +137,8 @@ static void image_link(struct raid *r, struct image *i, struct image *older)
 	if (older) {
 		older->newer = i;
 		list_del(&older->hash);
+	} else {
+		i->chunk->blocks_imaged++;
 	}
 	list_add(image_bucket(r, i->chunk->number, i->row, i->sum), &i->hash);
 }

@@ -3,7 +3,7 @@
  * Verified reading. Nothing leaves here that does not hash to what its checksum page says.
  *
  * The fast way takes no lock: find the newest content of each block (image, never written, or in place), read what is in
- * place straight into the caller's memory, verify against the checksum as it is *after* the read. A mismatch may be
+ * place straight into the caller's memory, with one I/O for strips that follow each other on a member, verify against the checksum as it is *after* the read. A mismatch may be
  * damage, or a shared row that changed under us; the slow way tells them apart, since it looks again under the lock of the cell.
  *
  * The slow way works on `struct rows`: one group of up to ROWS_MAX rows with all its slots. Since data and parity are both
@@ -16,6 +16,10 @@
 #include "volume.h"
 
 #define SEGMENT_ROWS_MAX 32u /* recovery of one segment at a time: bounds its memory to span * 128 KiB */
+
+#define SEGMENTS_INLINE	 6u /* of a read, without memory from the heap */
+#define PIECES_MAX	 64u /* segments of one I/O */
+static_assert(PIECES_MAX <= IO_IOV_MAX, "one vector");
 
 #define ROWS_POOL_SHARE 8u /* of the pool may be rows: half of what is kept for the volume */
 static_assert(ROWS_POOL_SHARE > BUF_BELOW_SHARE, "pages are read while rows are held");
@@ -338,26 +342,38 @@ int rows_heal(struct raid *r, struct rows *rows, bool include_absent, uint64_t *
 
 /* ---- reading ---- */
 
-/* Blocks one after the other in one strip, read with one I/O. */
+/*
+ * Blocks one after the other in one strip, whose checksums stand in one page. Those that lie one after the other on one
+ * member too, as strips of consecutive stripes do, are read with one I/O: of its first segment, the head.
+ */
 struct segment {
 	struct chunk *chunk;
+	struct page *page; /* pinned */
 	uint64_t row;
-	unsigned index, count;
+	unsigned index, sum, count;
 	unsigned member;
 	char *data;
 	bool asked;
+	struct segment *head; /* itself, or of an earlier one whose I/O takes this along */
+	/* Of a head. */
+	struct segment *last, *head_before;
+	uint64_t off_bytes, end_bytes; /* on the member */
+	unsigned pieces;
 	struct io io;
+	/* Of those that a head takes along. */
+	struct segment *next;
 };
 
-static struct column *segment_column(struct raid *r, const struct segment *s)
+/* Of segment k of n. The copies share a long read by halves, and not strip by strip, so that each has strips in a row. */
+static struct column *segment_column(struct raid *r, const struct segment *s, unsigned k, unsigned n)
 {
 	const struct geom *g = &s->chunk->geom;
 	unsigned slot = geom_index_slot(g, s->index);
 	unsigned copies = g->parity ? 1 : g->copies;
-	unsigned start = copies > 1 ? (unsigned)(r->read_rotor++ % copies) : 0;
+	unsigned start = copies > 1 ? (unsigned)((r->read_rotor + (uint64_t)k * copies / n) % copies) : 0;
 
-	for (unsigned k = 0; k < copies; k++) {
-		struct column *col = &s->chunk->columns[geom_column(g, s->row, slot + (start + k) % copies)];
+	for (unsigned c = 0; c < copies; c++) {
+		struct column *col = &s->chunk->columns[geom_column(g, s->row, slot + (start + c) % copies)];
 
 		if (table_column_readable(r->t, col))
 			return col;
@@ -368,13 +384,12 @@ static struct column *segment_column(struct raid *r, const struct segment *s)
 /* From memory where the newest content is there; true if the block has to come from a member. */
 static bool segment_block_pending(struct raid *r, const struct segment *s, unsigned i)
 {
-	unsigned sum = geom_index_sum(&s->chunk->geom, s->index);
-	struct image *image = image_find(r, s->chunk, s->row + i, sum);
+	struct image *image = image_find(r, s->chunk, s->row + i, s->sum);
 	char *block = s->data + (size_t)i * BLOCK_BYTES;
 
 	if (image)
 		memcpy(block, image->data, BLOCK_BYTES);
-	else if (!page_sum(r, s->chunk, s->row + i, sum))
+	else if (!page_sum_of(s->page, s->row + i, s->sum))
 		memset(block, 0, BLOCK_BYTES);
 	else
 		return true;
@@ -431,12 +446,10 @@ static int segment_recover_all(struct raid *r, struct segment *s, unsigned i, un
 
 static bool segment_block_right(struct raid *r, const struct segment *s, unsigned i)
 {
-	unsigned sum = geom_index_sum(&s->chunk->geom, s->index);
-
 	if (BREAK(checksum) || BREAK(checksum_read))
 		return true;
-	return block_sum(&r->t->fs, s->chunk->number, s->row + i, sum, s->data + (size_t)i * BLOCK_BYTES) ==
-	       page_sum(r, s->chunk, s->row + i, sum);
+	return block_sum(&r->t->fs, s->chunk->number, s->row + i, s->sum, s->data + (size_t)i * BLOCK_BYTES) ==
+	       page_sum_of(s->page, s->row + i, s->sum);
 }
 
 /* An image first: until it goes home, what is in place is right by its checksum, and old. */
@@ -453,9 +466,10 @@ static int segment_finish(struct raid *r, struct segment *s)
 	unsigned i = 0, run;
 	int err = 0, one;
 
-	if (s->asked && s->io.result) {
-		health_read_error(r, s->member, s->io.result);
-		if (s->io.result == -ETIMEDOUT)
+	if (s->asked && s->head->io.result) {
+		if (s == s->head)
+			health_read_error(r, s->member, s->io.result);
+		if (s->head->io.result == -ETIMEDOUT)
 			return -EAGAIN;
 		s->asked = false;
 	}
@@ -475,21 +489,28 @@ static int segment_finish(struct raid *r, struct segment *s)
 	return err;
 }
 
+/* At most. Segments end at strips, and within each at the pages of its checksums. */
 static unsigned segments_count(struct raid *r, const struct raid_read_run *runs, unsigned count)
 {
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < count; i++) {
-		struct chunk *c = table_chunk(r->t, LBA_CHUNK(runs[i].lba));
-		uint32_t strip = c ? c->geom.strip_blocks : 1;
+		struct chunk *c;
+		uint32_t strips, pages;
 
-		n += runs[i].count / strip + 2;
+		if (runs[i].count == 1 || !(c = table_chunk(r->t, LBA_CHUNK(runs[i].lba)))) {
+			n++;
+			continue;
+		}
+		strips = runs[i].count / c->geom.strip_blocks + 2;
+		pages = MIN(runs[i].count, c->geom.strip_blocks) / c->geom.rows_per_sum_page + 2;
+		n += MIN(runs[i].count, strips * pages);
 	}
 	return n;
 }
 
-/* Starts the I/O of one segment: from its first to its last block that has to come from the member. */
-static void segment_start(struct raid *r, struct io_batch *batch, struct segment *s)
+/* Where to read, from its first to its last block that has to come from a member. */
+static void segment_aim(struct raid *r, struct segment *s, unsigned k, unsigned n)
 {
 	struct column *col;
 	unsigned first = s->count, last = 0;
@@ -508,73 +529,128 @@ static void segment_start(struct raid *r, struct io_batch *batch, struct segment
 	s->row += first;
 	s->data += (size_t)first * BLOCK_BYTES;
 	s->count = last - first + 1;
-	col = segment_column(r, s);
+	col = segment_column(r, s, k, n);
 	s->asked = col != NULL;
 	if (!col)
 		return;
 	s->member = col->member;
-	io_read(batch, &s->io, r->t->members[col->member].dev,
-		table_column_off(r->t, col, geom_slice_block(&s->chunk->geom, s->row)), s->data,
-		(uint64_t)s->count * BLOCK_BYTES);
+	s->off_bytes = table_column_off(r->t, col, geom_slice_block(&s->chunk->geom, s->row));
 }
 
+/* To the I/O that ends where this one begins; else it has its own. */
+static void segment_join(struct segment *s, struct segment **heads)
+{
+	uint64_t len_bytes = (uint64_t)s->count * BLOCK_BYTES;
+
+	for (struct segment *h = *heads; h; h = h->head_before) {
+		if (h->member != s->member || h->end_bytes != s->off_bytes || h->pieces == PIECES_MAX)
+			continue;
+		h->last->next = s;
+		h->last = s;
+		h->end_bytes += len_bytes;
+		h->pieces++;
+		s->head = h;
+		return;
+	}
+	s->head = s->last = s;
+	s->end_bytes = s->off_bytes + len_bytes;
+	s->pieces = 1;
+	s->head_before = *heads;
+	*heads = s;
+}
+
+/* Starts the I/O of a head; returns how many of iov it uses. */
+static unsigned segment_start(struct raid *r, struct io_batch *batch, struct segment *head, struct iovec *iov)
+{
+	struct dev *dev = r->t->members[head->member].dev;
+	unsigned n = 0;
+
+	for (struct segment *s = head; s; s = s->next) {
+		size_t len_bytes = (size_t)s->count * BLOCK_BYTES;
+
+		if (n && (char *)iov[n - 1].iov_base + iov[n - 1].iov_len == s->data)
+			iov[n - 1].iov_len += len_bytes;
+		else
+			iov[n++] = (struct iovec){s->data, len_bytes};
+	}
+	if (n == 1)
+		io_read(batch, &head->io, dev, head->off_bytes, head->data, iov->iov_len);
+	else
+		io_readv(batch, &head->io, dev, head->off_bytes, iov, n);
+	return n;
+}
+
+/* All that is wanted, each with its page pinned. */
 static int segments_make(struct raid *r, const struct raid_read_run *runs, unsigned count, struct segment *segments,
 			 unsigned *ret_count)
 {
 	unsigned n = 0;
+	int err = 0;
 
-	for (unsigned k = 0; k < count; k++) {
+	for (unsigned k = 0; k < count && !err; k++) {
 		struct chunk *c = table_chunk(r->t, LBA_CHUNK(runs[k].lba));
 		uint64_t block = LBA_BLOCK(runs[k].lba);
 		uint32_t left = runs[k].count;
 		char *data = runs[k].data;
 
 		if (!c || block + left > c->geom.blocks)
-			return -EBADMSG; /* an address that cannot be: it came from damaged metadata */
-		while (left) {
+			err = -EBADMSG; /* an address that cannot be: it came from damaged metadata */
+		while (left && !err) {
 			struct segment *s = &segments[n];
-			int err;
+			uint32_t per_page = c->geom.rows_per_sum_page;
 
-			memset(s, 0, sizeof(*s));
 			s->chunk = c;
 			geom_locate(&c->geom, block, &s->row, &s->index);
-			s->count = MIN(left, geom_run(&c->geom, block));
+			s->sum = geom_index_sum(&c->geom, s->index);
+			s->count = (unsigned)MIN(MIN(left, geom_run(&c->geom, block)), per_page - s->row % per_page);
 			s->data = data;
-			err = page_get_rows(r, c, s->row, s->count);
-			if (err) {
-				*ret_count = n;
-				return err;
-			}
-			n++;
-			left -= s->count;
+			s->asked = false;
+			s->head = s->next = NULL;
 			block += s->count;
 			data += (size_t)s->count * BLOCK_BYTES;
+			left -= s->count;
+			err = page_get(r, c, geom_sum_page(&c->geom, s->row), &s->page);
+			n += !err;
 		}
-		*ret_count = n;
 	}
-	return 0;
+	*ret_count = n;
+	return err;
+}
+
+static void segments_start(struct raid *r, struct io_batch *batch, struct segment *segments, unsigned n,
+			   struct iovec *iov)
+{
+	struct segment *heads = NULL;
+
+	for (unsigned i = 0; i < n; i++) {
+		segment_aim(r, &segments[i], i, n);
+		if (segments[i].asked)
+			segment_join(&segments[i], &heads);
+	}
+	r->read_rotor++;
+	for (unsigned i = 0; i < n; i++)
+		if (segments[i].head == &segments[i])
+			iov += segment_start(r, batch, &segments[i], iov);
 }
 
 static int readv_run(struct raid *r, const struct raid_read_run *runs, unsigned count)
 {
+	struct segment few[SEGMENTS_INLINE], *segments = few;
+	struct iovec iov_few[SEGMENTS_INLINE], *iov = iov_few;
 	unsigned n = 0, max = segments_count(r, runs, count);
-	struct segment *segments = mem_alloc(max * sizeof(*segments));
-	struct pinned_rows {
-		struct chunk *chunk;
-		uint64_t row;
-		unsigned count;
-	} *pinned = mem_alloc(max * sizeof(*pinned));
 	struct io_batch batch;
-	int err = segments && pinned ? 0 : -ENOMEM;
+	int err;
 
-	if (!err)
-		err = segments_make(r, runs, count, segments, &n);
-	for (unsigned i = 0; i < n; i++)
-		pinned[i] = (struct pinned_rows){segments[i].chunk, segments[i].row, segments[i].count};
+	if (max > SEGMENTS_INLINE) {
+		segments = mem_alloc(max * (sizeof(*segments) + sizeof(*iov)));
+		if (!segments)
+			return -ENOMEM;
+		iov = (struct iovec *)(segments + max);
+	}
+	err = segments_make(r, runs, count, segments, &n);
 	if (!err) {
 		io_batch_init(&batch, r->loop);
-		for (unsigned i = 0; i < n; i++)
-			segment_start(r, &batch, &segments[i]);
+		segments_start(r, &batch, segments, n, iov);
 		(void)io_batch_wait(&batch); /* each has its own result */
 		for (unsigned i = 0; i < n; i++) {
 			int one = segments[i].count ? segment_finish(r, &segments[i]) : 0;
@@ -585,9 +661,9 @@ static int readv_run(struct raid *r, const struct raid_read_run *runs, unsigned 
 		}
 	}
 	for (unsigned i = 0; i < n; i++)
-		page_put_rows(r, pinned[i].chunk, pinned[i].row, pinned[i].count);
-	mem_free(pinned);
-	mem_free(segments);
+		page_put(r, segments[i].page);
+	if (segments != few)
+		mem_free(segments);
 	return err;
 }
 

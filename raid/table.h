@@ -60,6 +60,7 @@ struct chunk {
 	bool hidden;
 	uint32_t pages_lost; /* bitmap and checksum pages found without a valid copy since the volume was opened */
 	struct chunk_space *space; /* space.c's */
+	uint32_t blocks_imaged; /* image.c's: blocks that have images; chunks of data seldom have any */
 };
 
 struct table {

@@ -69,6 +69,13 @@ void page_put_rows(struct raid *r, struct chunk *c, uint64_t row, uint64_t count
 bool page_rows_lost(struct raid *r, const struct chunk *c, uint64_t row, uint64_t count);
 /* Of pinned pages; never yields. Setting belongs to the open transaction. */
 uint64_t page_sum(struct raid *r, struct chunk *c, uint64_t row, unsigned sum);
+/* The same for who holds the page of the row. */
+static inline uint64_t page_sum_of(const struct page *p, uint64_t row, unsigned sum)
+{
+	const struct geom *g = &p->chunk->geom;
+
+	return from_le64(((const le64 *)p->cur->body)[row % g->rows_per_sum_page * g->sums + sum]);
+}
 void page_sum_set(struct raid *r, struct chunk *c, uint64_t row, unsigned sum, uint64_t value);
 bool page_live(struct raid *r, struct chunk *c, uint64_t row, unsigned index);
 void page_live_set(struct raid *r, struct chunk *c, uint64_t row, unsigned index, bool live);

@@ -970,6 +970,62 @@ static void test_commit_timer(void **state)
 	run_levels(do_commit_timer);
 }
 
+#define LONG_BLOCKS 48u /* 12 strips */
+
+static uint64_t reads_of_all(void)
+{
+	uint64_t reads = 0;
+
+	for (unsigned i = 0; i < disk_count; i++) {
+		struct simdev_stats stats;
+
+		simdev_stats(disks[i].dev, &stats);
+		reads += stats.reads;
+	}
+	return reads;
+}
+
+/* Strips of consecutive stripes lie one after the other on a member, and are read with one I/O. */
+static void do_long_read(void)
+{
+	char *data = buf_get_wait(LONG_BLOCKS * BLOCK_BYTES), *want = buf_get_wait(BLOCK_BYTES);
+	unsigned at = 0; /* in the model: the first of so many in a row */
+	uint64_t before;
+
+	format();
+	open_volume();
+	write_blocks(8 * LONG_BLOCKS);
+	commit();
+	close_volume();
+	open_volume(); /* no images any more */
+	for (unsigned i = 1; i < at + LONG_BLOCKS; i++) {
+		assert_true(i < model_count);
+		if (model[i].lba != model[at].lba + (i - at))
+			at = i;
+	}
+	for (int turn = 0; turn < 3; turn++) { /* the first brings the pages in */
+		memset(data, 0xa5, LONG_BLOCKS * BLOCK_BYTES);
+		before = reads_of_all();
+		assert_int_equal(raid_read(raid, model[at].lba, LONG_BLOCKS, data), 0);
+		if (turn)
+			assert_in_range(reads_of_all() - before, 1, 9); /* of 12 or 13 strips */
+		for (unsigned i = 0; i < LONG_BLOCKS; i++) {
+			fill(want, model[at + i].lba, model[at + i].version);
+			assert_memory_equal(data + (size_t)i * BLOCK_BYTES, want, BLOCK_BYTES);
+		}
+	}
+	buf_put(want);
+	buf_put(data);
+	close_volume();
+}
+
+static void test_long_read(void **state)
+{
+	run(do_long_read, 6, 6, 1);
+	run(do_long_read, 5, 5, 2);
+	run(do_long_read, 10, 6, 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -984,6 +1040,7 @@ int main(void)
 	    cmocka_unit_test(test_retire_crash),   cmocka_unit_test(test_bad_slices),
 	    cmocka_unit_test(test_meta_many_hands), cmocka_unit_test(test_pace),
 	    cmocka_unit_test(test_commit_timer),
+	    cmocka_unit_test(test_long_read),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
