@@ -131,21 +131,59 @@ struct merged_write {
 	bool skipped;
 };
 
-static unsigned write_list_merge(struct write_list *l, struct merged_write *merged, struct iovec *iov)
+/*
+ * By member and offset. Entries come row by row, so that those of one member nearly always ascend already: they only
+ * have to be told apart by member.
+ */
+static bool write_list_sort(struct write_list *l)
 {
-	unsigned n = 0;
+	struct write_entry *sorted = mem_alloc(l->count * sizeof(*sorted));
+	unsigned first[MEMBERS_MAX + 1] = {0};
+	bool ascending = true;
 
-	qsort(l->entries, l->count, sizeof(*l->entries), write_entry_cmp);
+	if (!sorted)
+		return false;
+	for (unsigned i = 0; i < l->count; i++)
+		first[l->entries[i].member + 1]++;
+	for (unsigned m = 0; m < MEMBERS_MAX; m++)
+		first[m + 1] += first[m];
+	for (unsigned i = 0; i < l->count; i++)
+		sorted[first[l->entries[i].member]++] = l->entries[i];
+	mem_free(l->entries);
+	l->entries = sorted;
+	l->cap = l->count;
+	for (unsigned i = 1; i < l->count && ascending; i++)
+		ascending = write_entry_cmp(&sorted[i - 1], &sorted[i]) <= 0;
+	if (!ascending)
+		qsort(sorted, l->count, sizeof(*sorted), write_entry_cmp);
+	return true;
+}
+
+/* Whether entry i continues what ends with the one before it. */
+static bool write_list_follows(const struct write_list *l, unsigned i)
+{
+	const struct write_entry *e = &l->entries[i];
+
+	return i && e[-1].member == e->member && e[-1].off_bytes + BLOCK_BYTES == e->off_bytes;
+}
+
+/* Of a sorted list. Returns how many I/Os; NULL for merged: only counts. */
+static unsigned write_list_merge(const struct write_list *l, struct merged_write *merged, struct iovec *iov)
+{
+	unsigned n = 0, count = 0;
+
 	for (unsigned i = 0; i < l->count; i++) {
-		const struct write_entry *e = &l->entries[i], *prev = i ? e - 1 : NULL;
-
-		iov[i] = (struct iovec){.iov_base = e->data, .iov_len = BLOCK_BYTES};
-		if (prev && prev->member == e->member && prev->off_bytes + BLOCK_BYTES == e->off_bytes &&
-		    merged[n - 1].count < WRITE_IOV_MAX) {
-			merged[n - 1].count++;
-			continue;
+		if (!write_list_follows(l, i) || count == WRITE_IOV_MAX) {
+			count = 0;
+			if (merged)
+				merged[n] = (struct merged_write){.first = i};
+			n++;
 		}
-		merged[n++] = (struct merged_write){.first = i, .count = 1};
+		count++;
+		if (merged) {
+			merged[n - 1].count = count;
+			iov[i] = (struct iovec){.iov_base = l->entries[i].data, .iov_len = BLOCK_BYTES};
+		}
 	}
 	return n;
 }
@@ -175,21 +213,22 @@ int write_list_run(struct raid *r, struct write_list *l)
 {
 	struct merged_write *merged = NULL;
 	struct iovec *iov = NULL;
-	unsigned n;
+	unsigned n = 0;
 	int err = 0;
 
 	assert(!r->read_only);
 	/* What goes on after an error may hold half of a change. */
 	if (r->error && !BREAK(after_error))
 		l->count = 0;
-	if (l->count && !l->failed) {
-		merged = mem_alloc(l->count * sizeof(*merged));
+	if (l->count && !l->failed && write_list_sort(l)) {
+		n = write_list_merge(l, NULL, NULL);
+		merged = mem_alloc(n * sizeof(*merged));
 		iov = mem_alloc(l->count * sizeof(*iov));
 	}
 	if (l->failed || (l->count && (!merged || !iov))) {
 		err = -ENOMEM;
 	} else if (l->count) {
-		n = write_list_merge(l, merged, iov);
+		(void)write_list_merge(l, merged, iov);
 		write_list_submit(r, l, merged, n, iov);
 	}
 	mem_free(merged);
@@ -538,7 +577,7 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 	walk_foreground_begin(r, &q);
 	if (!err) {
 		sorted = blocks_sorted(r, blocks, count);
-		b.cells = mem_alloc(CELLS_PER_BATCH * sizeof(*b.cells));
+		b.cells = mem_alloc(MIN(count, CELLS_PER_BATCH) * sizeof(*b.cells)); /* a cell takes a block at least */
 		if (!sorted || !b.cells)
 			err = -ENOMEM;
 	}
