@@ -60,7 +60,10 @@ static bool slot_being_replaced(struct rig *g, const struct slot *s)
 	return false;
 }
 
-/* A blank drive takes the place of s, which is no member from now on. */
+/*
+ * A blank drive takes the place of s, which is no member from now on. 0 as well if it ceased to be one by itself: the
+ * blank one then stays a stranger.
+ */
 static int replace_slot(struct rig *g, struct slot *s)
 {
 	int index = member_index(g, s);
@@ -76,6 +79,9 @@ static int replace_slot(struct rig *g, struct slot *s)
 		  err);
 	if (err) {
 		dev_close(dev);
+		/* While it waited for its turn a rebuild found nothing on the old one, and retired it. */
+		if (err == -ENOENT && member_index(g, s) < 0)
+			return 0;
 		/* After a crash the volume may or may not know it. */
 		if (!world_crashed(g->world))
 			rig_fail(g, "raid_replace of %s: %s", simdev_name(s->dev), strerror(-err));
