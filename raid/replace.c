@@ -30,6 +30,15 @@ void health_reconcile(struct raid *r)
 			  "tries again");
 }
 
+/*
+ * The index was right when the caller asked. By the time it is our turn the member may have been removed, and its index
+ * given to another, whom nobody meant.
+ */
+static bool is_still(const struct raid *r, unsigned index, const struct uuid *uuid)
+{
+	return uuid_equal(&r->t->members[index].uuid, uuid);
+}
+
 /* ---- fail ---- */
 
 static void member_columns_stale(struct table *t, unsigned member)
@@ -82,12 +91,14 @@ static int fail_locked(struct raid *r, unsigned index)
 
 int raid_fail(struct raid *r, unsigned index)
 {
+	struct uuid uuid;
 	int err;
 
 	if (r->read_only)
 		return -EROFS;
 	if (index >= r->t->member_count)
 		return -ENOENT;
+	uuid = r->t->members[index].uuid;
 	/* Records whose other copies went with other members: home first. */
 	for (unsigned n = 0; n < FAIL_TRIES_MAX && chunks_can_spare(r, index) && !journal_can_spare(r, index); n++) {
 		err = journal_checkpoint(r);
@@ -95,7 +106,9 @@ int raid_fail(struct raid *r, unsigned index)
 			return err;
 	}
 	co_mutex_lock(&r->table_lock);
-	err = r->error ? r->error : fail_locked(r, index);
+	err = r->error;
+	if (!err)
+		err = is_still(r, index, &uuid) ? fail_locked(r, index) : -ENOENT;
 	co_mutex_unlock(&r->table_lock);
 	health_reconcile(r);
 	return err;
@@ -244,15 +257,21 @@ static int replace_locked(struct raid *r, unsigned index, struct dev *dev)
 
 int raid_replace(struct raid *r, unsigned index, struct dev *dev)
 {
+	struct uuid uuid;
 	int err;
 
 	if (r->read_only)
 		return -EROFS;
+	if (index >= r->t->member_count)
+		return -ENOENT;
+	uuid = r->t->members[index].uuid;
 	/* It may get the index of one that was removed: no record that a crash would replay may name that. */
 	err = r->t->member_count == MEMBERS_MAX ? journal_checkpoint(r) : 0;
 	co_mutex_lock(&r->table_lock);
 	if (!err)
-		err = r->error ? r->error : replace_locked(r, index, dev);
+		err = r->error;
+	if (!err)
+		err = is_still(r, index, &uuid) ? replace_locked(r, index, dev) : -ENOENT;
 	co_mutex_unlock(&r->table_lock);
 	health_reconcile(r);
 	return err;

@@ -568,6 +568,62 @@ static void test_replace_often(void **state)
 	run(do_replace_often, 1, 2, 1);
 }
 
+/* ---- asked for, and gone when its turn comes ---- */
+
+struct turn {
+	struct dev *blank; /* NULL: the member is to fail */
+	unsigned index;
+	bool ended;
+	int err;
+};
+
+static void take_turn(void *arg)
+{
+	struct turn *w = arg;
+
+	w->err = w->blank ? raid_replace(raid, w->index, w->blank) : raid_fail(raid, w->index);
+	w->ended = true;
+}
+
+/* While somebody waits to replace it, or to take it out, the index becomes another member's, who is left alone. */
+static void do_index_given_away(void)
+{
+	format();
+	open_volume();
+	promise(5);
+	for (unsigned n = 0; n < 2; n++) {
+		struct turn w = {.index = member_on(0), .blank = n ? simdev_open(disks[disk_add()]) : NULL};
+		struct member *m = &raid->t->members[w.index];
+		struct uuid uuid = m->uuid;
+		unsigned count = raid->t->member_count;
+
+		co_mutex_lock(&raid->table_lock);
+		assert_int_equal(co_spawn(loop, take_turn, &w), 0);
+		co_sleep_ns(NS_PER_S / 10);
+		assert_false(w.ended);
+		m->uuid.b[0] ^= 1;
+		co_mutex_unlock(&raid->table_lock);
+		for (unsigned i = 0; i < 100 && !w.ended; i++)
+			co_sleep_ns(NS_PER_S / 10);
+		m->uuid = uuid;
+		assert_true(w.ended);
+		assert_int_equal(w.err, -ENOENT);
+		assert_int_equal(raid->t->member_count, count);
+		assert_int_equal(info().state, RAID_OPTIMAL);
+		if (w.blank)
+			dev_close(w.blank);
+	}
+	offered[disk_count - 1] = false;
+	compare();
+	close_volume();
+	check_clean();
+}
+
+static void test_index_given_away(void **state)
+{
+	run(do_index_given_away, 6, 5, 4);
+}
+
 static int setup(void **state)
 {
 	verbose = getenv("VERBOSE") != NULL;
@@ -589,6 +645,7 @@ int main(void)
 	    cmocka_unit_test(test_read_only),
 	    cmocka_unit_test(test_ring_reads),
 	    cmocka_unit_test(test_replace_often),
+	    cmocka_unit_test(test_index_given_away),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
