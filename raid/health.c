@@ -75,6 +75,9 @@ void health_failed(struct raid *r, unsigned member, enum io_op op, int result)
 	if (result == -ETIMEDOUT) {
 		m->errors_hung++;
 		member_out(r, member, "does not answer");
+		/* Or it could not be spared. */
+		if (member_in_service(m) && r->error)
+			m->silent++;
 	} else if (result == -ENODEV) {
 		member_out(r, member, "has vanished");
 	} else {

@@ -24,6 +24,7 @@ struct member {
 	char hint[64], serial[64];
 	/* not stored */
 	struct dev *dev;       /* NULL: not here */
+	unsigned silent;       /* deadlines that passed while it could not be spared */
 	bool leaving;          /* gets no more journal records: it is about to be REMOVED */
 	uint8_t *slice_used;   /* slice_count bytes, derived from the chunks */
 	uint32_t slices_free;
@@ -146,10 +147,16 @@ static inline uint64_t table_column_off(const struct table *t, const struct colu
 {
 	return t->slices_off_bytes + (uint64_t)c->slice * t->slice_bytes + slice_block * BLOCK_BYTES;
 }
+/*
+ * A member that does not answer and cannot be taken out is not asked for ever: each read holds memory until the device
+ * lets go, and when it has all of it everybody waits. The volume takes no writes any more; opening it again asks anew.
+ */
+#define MEMBER_SILENT_MAX 16u
 /* May be read as truth / must get every write. */
 static inline bool table_column_readable(const struct table *t, const struct column *c)
 {
-	return member_in_service(&t->members[c->member]) && (!c->stale || BREAK(stale));
+	return member_in_service(&t->members[c->member]) && (!c->stale || BREAK(stale)) &&
+	       t->members[c->member].silent < MEMBER_SILENT_MAX;
 }
 static inline bool table_column_writable(const struct table *t, const struct column *c)
 {
