@@ -1102,43 +1102,17 @@ int journal_init(struct raid *r)
 	return j->open ? 0 : -ENOMEM;
 }
 
-int journal_first_record(struct raid *r)
-{
-	struct journal *j = &r->journal;
-	struct txn *empty = txn_new(1);
-	struct record rec = {0};
-	int err = empty ? 0 : -ENOMEM;
-
-	j->record_seq = 0;
-	j->tail = 1;
-	if (!err)
-		err = record_build(r, empty, &rec);
-	if (!err)
-		err = record_write(r, &rec);
-	record_free(&rec);
-	txn_free(empty);
-	j->first_on = err ? 0 : rec.members;
-	return err;
-}
-
 void journal_reset(struct raid *r)
 {
 	struct journal *j = &r->journal;
 
 	assert(txn_empty(j->open));
 	j->open->seq = 1;
-	j->durable = j->captured = j->captured_record = 0;
-	j->record_seq = j->record_flushed = j->tail = j->tail_durable = 1;
+	j->durable = j->record_seq = j->record_flushed = j->captured = j->captured_record = 0;
+	j->tail = j->tail_durable = 1;
 	for (unsigned m = 0; m < MEMBERS_MAX; m++) {
-		struct ring *g = &j->rings[m];
-
-		if (j->first_on >> m & 1) {
-			g->first = (g->first + g->count - 1) % g->cap;
-			g->count = 1;
-		} else {
-			g->head = 0;
-			g->first = g->count = 0;
-		}
+		j->rings[m].head = 0;
+		j->rings[m].first = j->rings[m].count = 0;
 	}
 }
 

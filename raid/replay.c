@@ -7,8 +7,7 @@
  *      checksum, salted with the epoch's secret, is right; so neither old records nor blocks of a file that look like one do.
  *   2. The newest record says where the tail is. From there on the records must follow each other; the first that
  *      is missing ends the log. A record tells which one was durable when it was written: if that lies beyond the
- *      gap, something acknowledged is lost, and the volume is not opened. So it is if there is no record at all: every epoch has
- *      one before the table names it.
+ *      gap, something acknowledged is lost, and the volume is not opened.
  *   3. A first pass notes which record wrote blocks directly that had an image; a second applies the items in order. An image of an
  *      earlier record must not overwrite a later direct write, whose bytes are already in place.
  *
@@ -287,10 +286,8 @@ static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 	size_t first = 0, n = 0;
 
 	r->journal.tail = tail;
-	if (!rp->count) {
-		log_error("journal: the volume was not closed, and no record is left on any member: acknowledged data is lost");
-		return -EUCLEAN;
-	}
+	if (!rp->count)
+		return 0;
 	if (found_merge(rp))
 		return -ENOMEM;
 	for (size_t i = 0; i < rp->count; i++) {

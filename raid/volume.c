@@ -130,9 +130,7 @@ static int new_epoch(struct raid *r, struct dev **stale)
 	}
 	if (!BREAK(clean))
 		r->t->flags &= ~TABLE_CLEAN;
-	err = journal_first_record(r);
-	if (!err)
-		err = health_table_write_locked(r);
+	err = health_table_write_locked(r);
 	if (!err)
 		journal_reset(r);
 	return err;

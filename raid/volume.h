@@ -317,17 +317,11 @@ struct journal {
 	uint64_t image_count;  /* all images in memory */
 	uint32_t images_reserved; /* that writers are about to stage */
 	uint64_t replay_seq;   /* record that replay applies */
-	uint64_t first_on;     /* members that have the epoch's first record */
 };
 
 int journal_init(struct raid *r);
 void journal_exit(struct raid *r);
-/*
- * Before the table names the new epoch: its first record, empty, beside those of the old one, which a crash may still need. So an
- * epoch that was not closed always has a record, and one of which there is none has lost them. Durable on return. Yields.
- */
-int journal_first_record(struct raid *r);
-/* The new epoch has begun: the rings hold nothing but that record; the next transaction is 1. */
+/* Empty rings, next transaction is 1: a new epoch begins. */
 void journal_reset(struct raid *r);
 /* raid_commit, by ourselves. Yields. */
 int journal_commit(struct raid *r);
