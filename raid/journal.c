@@ -414,7 +414,7 @@ void journal_member_written(struct raid *r, unsigned member)
 }
 
 /* Flushes the members of the mask whose writes are not all covered by a flush. */
-static int flush_members(struct raid *r, uint64_t mask)
+static int flush_members(struct raid *r, uint64_t mask, bool lenient)
 {
 	struct io ios[MEMBERS_MAX];
 	uint64_t covers[MEMBERS_MAX];
@@ -439,7 +439,9 @@ static int flush_members(struct raid *r, uint64_t mask)
 	for (unsigned m = 0; m < r->t->member_count; m++) {
 		if (!(asked >> m & 1))
 			continue;
-		if (ios[m].result)
+		if (ios[m].result == -EIO && lenient)
+			r->t->members[m].errors_write++;
+		else if (ios[m].result)
 			health_failed(r, m, IO_FLUSH, ios[m].result);
 		else
 			r->journal.rings[m].flushed = MAX(r->journal.rings[m].flushed, covers[m]);
@@ -449,7 +451,12 @@ static int flush_members(struct raid *r, uint64_t mask)
 
 int journal_flush_members(struct raid *r)
 {
-	return flush_members(r, ~0ull);
+	return flush_members(r, ~0ull, false);
+}
+
+int journal_flush_before_replay(struct raid *r)
+{
+	return flush_members(r, ~0ull, true);
 }
 
 /* ---- commit ---- */
@@ -658,7 +665,7 @@ static int record_write(struct raid *r, struct record *rec)
 			err = record_write_to(r, rec, seq, members, count);
 		/* W6: what is acknowledged next must survive a power cut. */
 		if (!err && !BREAK(flush_record))
-			err = flush_members(r, rec->members);
+			err = flush_members(r, rec->members, false);
 	}
 	return err ? err : -EIO;
 }
@@ -711,7 +718,7 @@ int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint
 	 * the only old one may be gone then.
 	 */
 	if (!err && !BREAK(flush_spread))
-		err = flush_members(r, rec.members);
+		err = flush_members(r, rec.members, false);
 	buf_put(pool);
 	mem_free(iov);
 	return err;

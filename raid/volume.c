@@ -152,7 +152,7 @@ static int raid_recover(struct raid *r, struct dev **stale)
 			for (unsigned m = 0; m < r->t->member_count; m++)
 				journal_member_written(r, m);
 			if (!BREAK(flush_recover))
-				err = journal_flush_members(r);
+				err = journal_flush_before_replay(r);
 		}
 		if (!err)
 			err = journal_replay(r);

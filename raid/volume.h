@@ -351,6 +351,11 @@ void journal_member_written(struct raid *r, unsigned member);
 /* Flushes every member that was written since its last flush. Yields. */
 int journal_flush_members(struct raid *r);
 /*
+ * The same of what a killed daemon left in caches. A member that refuses is counted and stays in service: nobody knows yet which records
+ * are on it alone. What it has lost the checksums tell, and the flush behind what replay writes home asks it again.
+ */
+int journal_flush_before_replay(struct raid *r);
+/*
  * Whether every record that a crash now would replay has a copy on somebody in service beside this member. If not, and
  * the member were taken out, what it alone has would be lost although the chunks can do without it. Never yields.
  */
