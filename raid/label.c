@@ -1116,7 +1116,7 @@ static int judge(struct dev **devs, unsigned count, const struct uuid *fs, struc
 int label_vote(struct loop *loop, struct dev **devs, unsigned count, const struct uuid *fs,
 	       struct label_vote *vote)
 {
-	int err;
+	int err = 0;
 
 	memset(vote, 0, sizeof(*vote));
 	if (count > MEMBERS_MAX) {
@@ -1126,7 +1126,12 @@ int label_vote(struct loop *loop, struct dev **devs, unsigned count, const struc
 	if (!count)
 		log_error("no device to open a volume from");
 	read_everybody(loop, devs, count, vote);
-	err = judge(devs, count, fs, vote);
+	/* Who could not be read for our own lack of memory has not said that it is no member. */
+	for (unsigned i = 0; i < count && !err; i++)
+		if (vote->verdicts[i].error == -ENOMEM)
+			err = -ENOMEM;
+	if (!err)
+		err = judge(devs, count, fs, vote);
 	for (unsigned i = 0; i < count; i++)
 		label_clear(&vote->verdicts[i].label);
 	return err;
