@@ -1068,6 +1068,10 @@ static void commit_timer(struct raid *r)
 	uint64_t period = journal_commit_ns(r) / COMMIT_PARTS * (COMMIT_PARTS - 1);
 
 	while (!r->stopping && !r->abandoned) {
+		/* Nothing tells when there is memory again. */
+		if (!r->rebuild.info.running && r->rebuild.info.last_error == -ENOMEM)
+			health_reconcile(r);
+
 		uint64_t now = loop_now_ns(r->loop);
 		uint64_t due = MIN(commit_is_due(r) ? j->opened_ns + period : now + period, j->commit_by_ns);
 

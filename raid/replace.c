@@ -19,15 +19,16 @@
 
 void health_reconcile(struct raid *r)
 {
+	bool told = r->rebuild.info.last_error == -ENOMEM;
+
 	if (!r->started || r->stopping || r->abandoned || r->read_only || r->error)
 		return;
 	if (r->rebuild.info.running)
 		r->rebuild.again = true;
 	else if (!rebuild_wanted(r))
 		scrub_resume(r);
-	else if (walk_rebuild_start(r))
-		log_error("no memory to begin a rebuild: the next change of any member's state "
-			  "tries again");
+	else if (walk_rebuild_start(r) && !told)
+		log_error("no memory to begin a rebuild: it is tried again");
 }
 
 /*
