@@ -137,7 +137,7 @@ void journal_stage_sums(struct raid *r, struct chunk *c, uint64_t row, unsigned 
 						.slot = to_le32(first_sum),
 						.row = to_le64(row)});
 		values = txn_room(r, sums * sizeof(*values));
-		x->last_sums = at;
+		x->last_sums = values ? at : SIZE_MAX; /* without memory there may not even be an item */
 	}
 	for (unsigned i = 0; values && i < sums; i++)
 		values[i] = to_le64(page_sum(r, c, row, first_sum + i));
