@@ -11,8 +11,8 @@ import re
 import sys
 
 LINES = 14
-CALL = re.compile(r"\b(io_flush|io_flush_sync|journal_flush_members|flush_members)\(")
-CARRIERS = {"raid/journal.c": ("flush_members", "journal_flush_members"), "raid/io.c": None}
+CALL = re.compile(r"\b(io_flush|io_flush_sync|journal_flush_members|flush_members|journal_flush_before_replay)\(")
+CARRIERS = {"raid/journal.c": ("flush_members", "journal_flush_members", "journal_flush_before_replay"), "raid/io.c": None}
 
 
 def wrong(path):
