@@ -434,8 +434,10 @@ static int mount_source(struct mount_args *a)
 		return EXIT_MOUNT;
 	scan_init(&scan);
 	int r = scan_source(&scan, a->source, a->scan_dirs, a->scan_dir_count, &a->daemon.fs);
-	if (r < 0)
+	if (r < 0) {
+		scan_clear(&scan);
 		return EXIT_MOUNT; /* logged */
+	}
 	/* Clones included: that there are two is for the volume to say. */
 	unsigned count = MIN(scan.count, (unsigned)MEMBERS_MAX);
 	for (unsigned i = 0; i < count; i++)
