@@ -15,30 +15,10 @@
  */
 #include "volume.h"
 
-/* Nothing on the member is to be trusted from here on. */
-static void member_set_stale(struct table *t, unsigned member)
-{
-	for (unsigned i = 0; i < t->chunk_count; i++) {
-		struct chunk *c = t->chunks[i];
-
-		for (unsigned k = 0; k < c->geom.columns; k++)
-			if (c->columns[k].member == member)
-				c->columns[k].stale = true;
-	}
-}
-
 static bool member_can_be_lost(struct raid *r, unsigned member)
 {
-	struct member *m = &r->t->members[member];
-	enum member_state state = m->state;
-	bool enough;
-
-	m->state = MEMBER_MISSING;
-	enough = table_enough(r->t, false);
-	m->state = state;
 	/* Members of several groups may go at once and leave every chunk readable, and records on none of those that stay. */
-	enough = enough && (journal_can_spare(r, member) || BREAK(spare));
-	return enough;
+	return table_enough_without(r->t, 1ull << member) && (journal_can_spare(r, member) || BREAK(spare));
 }
 
 static void member_out(struct raid *r, unsigned member, const char *why)
@@ -57,7 +37,7 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 	log_error("%s: %s: taken out of service", m->hint, why);
 	m->state = MEMBER_MISSING;
 	if (!BREAK(stale_out))
-		member_set_stale(r->t, member);
+		table_member_set_stale(r->t, member);
 	r->table_dirty = true;
 	/* Records that it shared with others are on fewer members now: the journal should not need them for long. */
 	r->journal.want_checkpoint = true;
@@ -169,12 +149,12 @@ void health_open(struct raid *r, struct dev **stale)
 		if (m->state == MEMBER_ACTIVE && !m->dev) {
 			log_warning("member %u (%s) is missing", i, m->hint);
 			m->state = MEMBER_MISSING;
-			member_set_stale(r->t, i);
+			table_member_set_stale(r->t, i);
 		} else if (m->state == MEMBER_MISSING && stale[i]) {
 			log_info("%s: member %u is back: it gets what it missed", stale[i]->name, i);
 			label_member_here(m, stale[i]);
 			m->state = MEMBER_ACTIVE;
-			member_set_stale(r->t, i);
+			table_member_set_stale(r->t, i);
 		}
 	}
 }

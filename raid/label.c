@@ -658,6 +658,22 @@ bool table_enough(const struct table *t, bool log)
 	return true;
 }
 
+bool table_enough_without(struct table *t, uint64_t members)
+{
+	enum member_state states[MEMBERS_MAX];
+	bool enough;
+
+	for (unsigned i = 0; i < t->member_count; i++) {
+		states[i] = t->members[i].state;
+		if (members >> i & 1)
+			t->members[i].state = MEMBER_MISSING;
+	}
+	enough = table_enough(t, false);
+	for (unsigned i = 0; i < t->member_count; i++)
+		t->members[i].state = states[i];
+	return enough;
+}
+
 /* ---- the vote ---- */
 
 struct gather {
@@ -937,14 +953,7 @@ static void set_stale(struct table *t, unsigned index, uint64_t gen)
 
 	m->state = MEMBER_MISSING;
 	m->last_gen = MIN(m->last_gen, gen);
-	for (unsigned i = 0; i < t->chunk_count; i++) {
-		struct chunk *c = t->chunks[i];
-
-		for (unsigned k = 0; k < c->geom.columns; k++) {
-			if (c->columns[k].member == index)
-				c->columns[k].stale = true;
-		}
-	}
+	table_member_set_stale(t, index);
 }
 
 /* The end of a long path says more than its beginning. */

@@ -98,5 +98,7 @@ struct label_vote {
 int label_vote(struct loop *loop, struct dev **devs, unsigned count, const struct uuid *fs, struct label_vote *vote);
 /* Whether every chunk can be read with the members that are there; logs which chunk and members lack if not. */
 bool table_enough(const struct table *t, bool log);
+/* The same if the members of the mask were gone too. */
+bool table_enough_without(struct table *t, uint64_t members);
 
 #endif

@@ -42,30 +42,6 @@ static bool is_still(const struct raid *r, unsigned index, const struct uuid *uu
 
 /* ---- fail ---- */
 
-static void member_columns_stale(struct table *t, unsigned member)
-{
-	for (unsigned i = 0; i < t->chunk_count; i++) {
-		struct chunk *c = t->chunks[i];
-
-		for (unsigned k = 0; k < c->geom.columns; k++)
-			if (c->columns[k].member == member)
-				c->columns[k].stale = true;
-	}
-}
-
-/* Whether the chunks can be read without it. */
-static bool chunks_can_spare(struct raid *r, unsigned index)
-{
-	struct member *m = &r->t->members[index];
-	enum member_state state = m->state;
-	bool enough;
-
-	m->state = MEMBER_FAILED;
-	enough = table_enough(r->t, false);
-	m->state = state;
-	return enough;
-}
-
 static int fail_locked(struct raid *r, unsigned index)
 {
 	struct member *m;
@@ -75,7 +51,7 @@ static int fail_locked(struct raid *r, unsigned index)
 	m = &r->t->members[index];
 	if (m->state == MEMBER_FAILED)
 		return 0;
-	if (!chunks_can_spare(r, index) || !journal_can_spare(r, index)) {
+	if (!table_enough_without(r->t, 1ull << index) || !journal_can_spare(r, index)) {
 		log_error("%s: not taken out of service: without it data would be lost; rebuild or "
 			  "replace the "
 			  "other members first",
@@ -84,7 +60,7 @@ static int fail_locked(struct raid *r, unsigned index)
 	}
 	m->state = MEMBER_FAILED;
 	log_warning("%s: taken out of service as asked", m->hint);
-	member_columns_stale(r->t, index);
+	table_member_set_stale(r->t, index);
 	r->table_dirty = true;
 	space_recount(r);
 	return health_table_write_locked(r);
@@ -101,7 +77,7 @@ int raid_fail(struct raid *r, unsigned index)
 		return -ENOENT;
 	uuid = r->t->members[index].uuid;
 	/* Records whose other copies went with other members: home first. */
-	for (unsigned n = 0; n < FAIL_TRIES_MAX && chunks_can_spare(r, index) && !journal_can_spare(r, index); n++) {
+	for (unsigned n = 0; n < FAIL_TRIES_MAX && table_enough_without(r->t, 1ull << index) && !journal_can_spare(r, index); n++) {
 		err = journal_checkpoint(r);
 		if (err)
 			return err;

@@ -181,6 +181,17 @@ static bool is_being_replaced(const struct table *t, unsigned index)
 	return false;
 }
 
+void table_member_set_stale(struct table *t, unsigned index)
+{
+	for (unsigned i = 0; i < t->chunk_count; i++) {
+		struct chunk *c = t->chunks[i];
+
+		for (unsigned k = 0; k < c->geom.columns; k++)
+			if (c->columns[k].member == index)
+				c->columns[k].stale = true;
+	}
+}
+
 bool table_member_takes_chunks(const struct table *t, unsigned index)
 {
 	return member_in_service(&t->members[index]) && !is_being_replaced(t, index);

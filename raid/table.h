@@ -106,6 +106,8 @@ int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_byt
 bool table_is_gone(const struct table *t, const struct uuid *uuid);
 /* In service, and nobody in service is taking over from it: gets new chunks. */
 bool table_member_takes_chunks(const struct table *t, unsigned index);
+/* Nothing on the member is to be trusted from here on: all its columns are stale. */
+void table_member_set_stale(struct table *t, unsigned index);
 /* Exact bytes of the table; -E2BIG past TABLE_BYTES_MAX. */
 int table_encode(const struct table *t, void *out, size_t cap, size_t *ret_bytes);
 /* Every field is checked (states, ranges, slices used twice, column members): -EBADMSG and *ret_why. */

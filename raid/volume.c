@@ -190,7 +190,7 @@ static int features_check(const struct label_vote *vote, unsigned count, bool re
  */
 static int read_only_check(struct raid *r)
 {
-	bool was_here[MEMBERS_MAX] = {false}, enough;
+	uint64_t read_only = 0;
 
 	for (unsigned i = 0; i < r->t->member_count; i++) {
 		struct member *m = &r->t->members[i];
@@ -198,16 +198,12 @@ static int read_only_check(struct raid *r)
 		if (!member_in_service(m) || !m->dev->read_only)
 			continue;
 		log_warning("%s: member %u is read-only: to be taken out of service", m->dev->name, i);
-		was_here[i] = true;
-		m->state = MEMBER_MISSING;
+		read_only |= 1ull << i;
 	}
-	enough = table_enough(r->t, false);
-	for (unsigned i = 0; i < r->t->member_count; i++)
-		if (was_here[i])
-			r->t->members[i].state = MEMBER_ACTIVE;
-	if (!enough)
-		log_error("too many members are read-only: the volume can only be opened read-only");
-	return enough ? 0 : -EROFS;
+	if (table_enough_without(r->t, read_only))
+		return 0;
+	log_error("too many members are read-only: the volume can only be opened read-only");
+	return -EROFS;
 }
 
 /* Those that do not take part are closed; sets *stale by member index. */
