@@ -297,7 +297,7 @@ static void ring_forget(struct ring *g, uint64_t before_seq)
 	}
 }
 
-static int ring_remember(struct ring *g, uint64_t epoch, uint64_t seq, uint64_t off, uint64_t len)
+static int ring_remember(struct ring *g, uint64_t seq, uint64_t off, uint64_t len)
 {
 	if (g->count == g->cap) {
 		unsigned cap = g->cap ? g->cap * 2 : 64;
@@ -312,7 +312,7 @@ static int ring_remember(struct ring *g, uint64_t epoch, uint64_t seq, uint64_t 
 		g->cap = cap;
 		g->first = 0;
 	}
-	g->records[(g->first + g->count) % g->cap] = (struct ring_record){.epoch = epoch, .seq = seq, .off = off, .len = len};
+	g->records[(g->first + g->count) % g->cap] = (struct ring_record){.seq = seq, .off = off, .len = len};
 	g->count++;
 	return 0;
 }
@@ -368,21 +368,20 @@ static const struct ring_record *ring_nth(const struct ring *g, unsigned n)
 	return &g->records[(g->first + n) % g->cap];
 }
 
-/* They stand in order of epoch and sequence number. */
-static bool ring_has(const struct ring *g, uint64_t epoch, uint64_t seq)
+/* They stand in order of sequence number. */
+static bool ring_has(const struct ring *g, uint64_t seq)
 {
 	unsigned lo = 0, hi = g->count;
 
 	while (lo < hi) {
 		unsigned mid = lo + (hi - lo) / 2;
-		const struct ring_record *rec = ring_nth(g, mid);
 
-		if (rec->epoch < epoch || (rec->epoch == epoch && rec->seq < seq))
+		if (ring_nth(g, mid)->seq < seq)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return lo < g->count && ring_nth(g, lo)->epoch == epoch && ring_nth(g, lo)->seq == seq;
+	return lo < g->count && ring_nth(g, lo)->seq == seq;
 }
 
 bool journal_can_spare(const struct raid *r, unsigned member)
@@ -395,11 +394,11 @@ bool journal_can_spare(const struct raid *r, unsigned member)
 		bool elsewhere = false;
 
 		/* Home already, or not yet promised to anybody. */
-		if (ring_nth(own, n)->epoch != r->t->epoch || seq < j->tail_durable || seq > j->record_flushed)
+		if (seq < j->tail_durable || seq > j->record_flushed)
 			continue;
 		for (unsigned m = 0; m < r->t->member_count && !elsewhere; m++)
 			elsewhere = m != member && member_in_service(&r->t->members[m]) &&
-				    ring_has(&j->rings[m], r->t->epoch, seq);
+				    ring_has(&j->rings[m], seq);
 		if (!elsewhere)
 			return false;
 	}
@@ -606,7 +605,7 @@ static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, con
 		struct ring *g = &r->journal.rings[members[k]];
 		uint64_t off = ring_place(g, r->t->journal_bytes, rec->len);
 
-		if (off == UINT64_MAX || ring_remember(g, r->t->epoch, seq, off, rec->len)) {
+		if (off == UINT64_MAX || ring_remember(g, seq, off, rec->len)) {
 			/* Room was made sure of before sealing. */
 			log_error("journal: no room for a record of %llu bytes", (unsigned long long)rec->len);
 			r->error = -EIO;
@@ -682,7 +681,7 @@ void journal_ring_new(struct raid *r, unsigned member)
 int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len)
 {
 	r->journal.rings[member].head = off + len;
-	return ring_remember(&r->journal.rings[member], r->t->epoch, seq, off, len);
+	return ring_remember(&r->journal.rings[member], seq, off, len);
 }
 
 int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint64_t len, uint64_t have)

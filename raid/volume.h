@@ -286,7 +286,7 @@ struct txn {
 struct ring { /* of one member */
 	uint64_t head;  /* offset in the ring where the next record goes */
 	struct ring_record {
-		uint64_t epoch, seq, off, len;
+		uint64_t seq, off, len;
 	} *records;     /* oldest first: a circular array */
 	unsigned first, count, cap;
 	/* Member writes are counted: the flush that began after count n covers n. */
@@ -363,9 +363,9 @@ bool journal_can_spare(const struct raid *r, unsigned member);
 /* Writes home what is committed up to transaction `seq`, and the captured pages; then flushes. Yields. */
 int journal_write_home(struct raid *r, uint64_t seq);
 
-/* For replay: a member's ring holds this record (in order of sequence number). -ENOMEM. */
 /* A new member has this index: nothing is in its ring. */
 void journal_ring_new(struct raid *r, unsigned member);
+/* For replay: a member's ring holds this record (in order of sequence number). -ENOMEM. */
 int journal_ring_restore(struct raid *r, unsigned member, uint64_t seq, uint64_t off, uint64_t len);
 /*
  * Copies a record that is on the members of the mask to as many others as it lacks, flushed. -ENOSPC: a ring has no room.
