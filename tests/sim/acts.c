@@ -480,12 +480,6 @@ static void check_line(void *arg, const char *text)
 	log_error("check: %s", text);
 }
 
-static void fs_check_line(void *arg, const char *id, const char *text)
-{
-	(void)arg;
-	log_error("check: %s: %s", id, text);
-}
-
 /* Members that failed are problems, and rightly so. */
 static int do_check(struct script *s)
 {
@@ -514,7 +508,7 @@ static int do_fsck(struct script *s)
 			dev_close(devs[i]);
 		return err;
 	}
-	n = fs_check(raid, fs_check_line, NULL, &stats);
+	n = fs_check(raid, work_check_line, NULL, &stats);
 	err = raid_close(raid);
 	return n < 0 ? (int)n : err;
 }

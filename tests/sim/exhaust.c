@@ -18,6 +18,7 @@
  * shared "garbled" is torn: each sector by itself). As many again are drawn sector by sector from the seed, beginning with
  * nothing kept and everything kept. The number of an outcome is grain * GRAIN + index, and replays it.
  */
+#include "parts.h"
 #include "raid/buf.h"
 #include "scenes.h"
 
@@ -27,7 +28,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define POOL_BYTES	 (32u << 20)
@@ -37,7 +37,6 @@
 #define SEEN_MAX	 (1u << 20)
 #define POINTS_MAX	 20000u
 #define CASE_SECONDS_MAX 120 /* real time */
-#define JOBS_MAX	 16
 #define EXIT_DONE	 3 /* of a point: the step ended before it */
 #define MIB		 (1ull << 20)
 
@@ -119,10 +118,10 @@ static void judge_mkfs(struct script *s)
 		s->work.fs = NULL;
 		if (rig_close(g))
 			crashed_unasked(s);
-		if (!err && script_check(s))
+		if (!err && work_check(&s->rig))
 			crashed_unasked(s);
 	}
-	if (script_begin(s) || script_unmount(s) || script_check(s))
+	if (script_begin(s) || script_unmount(s) || work_check(&s->rig))
 		crashed_unasked(s);
 }
 
@@ -139,7 +138,7 @@ static void judge_case(struct run *run)
 	}
 	for (unsigned i = 0; i < g->slot_count; i++)
 		damaged |= g->slots[i].damaged;
-	if (script_check(s) || script_mount(s) || script_judge(s))
+	if (work_check(&s->rig) || script_mount(s) || script_judge(s))
 		crashed_unasked(s);
 	if (rig_check(g))
 		crashed_unasked(s);
@@ -154,7 +153,7 @@ static void judge_case(struct run *run)
 	if (rig_scrub(g, &job) || rig_check(g) || script_judge(s))
 		crashed_unasked(s);
 	rig_must(g, !job.found, "the second scrub found %llu", (unsigned long long)job.found);
-	if (script_unmount(s) || script_check(s))
+	if (script_unmount(s) || work_check(&s->rig))
 		crashed_unasked(s);
 }
 
@@ -246,14 +245,6 @@ static void decide(unsigned outcome, uint64_t seed)
 }
 
 /* ---- processes ---- */
-
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 static void name_case(struct run *run)
 {
@@ -561,14 +552,7 @@ static const struct option long_options[] = {
 
 static unsigned number(const char *text)
 {
-	char *end;
-	unsigned long x = strtoul(text, &end, 0);
-
-	if (end == text || *end || x > UINT32_MAX) {
-		fprintf(stderr, "trussfs-exhaust: not a number: %s\n", text);
-		exit(2);
-	}
-	return (unsigned)x;
+	return parts_number("trussfs-exhaust", text);
 }
 
 static uint64_t parse(int argc, char **argv)
@@ -607,7 +591,7 @@ static uint64_t parse(int argc, char **argv)
 			seed = number(optarg);
 			break;
 		case O_JOBS:
-			opt.jobs = MIN(MAX(number(optarg), 1u), (unsigned)JOBS_MAX);
+			opt.jobs = MIN(MAX(number(optarg), 1u), (unsigned)PARTS_JOBS_MAX);
 			break;
 		case O_KEEP:
 			opt.keep_going = true;
@@ -636,68 +620,46 @@ static uint64_t parse(int argc, char **argv)
 	return seed;
 }
 
-struct part {
-	pid_t pid;
-	const struct scene *scene;
-	unsigned level;
-};
+/* A part is a scene at a level. */
+static const unsigned levels[] = {1, 5, 6, 10};
 
-static void job_end(struct part *jobs, unsigned *passed, unsigned *failed)
+static const struct scene *part_scene(unsigned part)
 {
-	int status;
-	pid_t pid = wait(&status);
+	return &scenes[part / ARRAY_SIZE(levels)];
+}
 
-	for (unsigned i = 0; i < opt.jobs; i++) {
-		if (jobs[i].pid != pid)
-			continue;
-		jobs[i].pid = 0;
-		if (WIFEXITED(status) && !WEXITSTATUS(status)) {
-			++*passed;
-			return;
-		}
-		++*failed;
-	}
+static bool part_wanted(unsigned part)
+{
+	return (!opt.only || !strcmp(opt.only, part_scene(part)->name)) &&
+	       (opt.level < 0 || (unsigned)opt.level == levels[part % ARRAY_SIZE(levels)]);
+}
+
+static void part_run(unsigned part, void *arg)
+{
+	run_scene(part_scene(part), levels[part % ARRAY_SIZE(levels)], *(const uint64_t *)arg);
 }
 
 int main(int argc, char **argv)
 {
-	static const unsigned levels[] = {1, 5, 6, 10};
-	unsigned passed = 0, failed = 0, running = 0;
 	uint64_t seed = parse(argc, argv);
-	struct part jobs[JOBS_MAX] = {0};
-	double begin = seconds();
+	const struct parts parts = {.count = scene_count * ARRAY_SIZE(levels),
+				    .jobs = opt.jobs,
+				    .keep_going = opt.keep_going,
+				    .wanted = part_wanted,
+				    .run = part_run,
+				    .arg = &seed};
+	double begin = parts_seconds();
+	unsigned passed, failed;
 
 	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (counts == MAP_FAILED)
 		return 1;
-	for (unsigned i = 0; i < scene_count * ARRAY_SIZE(levels); i++) {
-		const struct scene *sc = &scenes[i / ARRAY_SIZE(levels)];
-		unsigned level = levels[i % ARRAY_SIZE(levels)], j = 0;
-
-		if ((opt.only && strcmp(opt.only, sc->name)) ||
-		    (opt.level >= 0 && (unsigned)opt.level != level) || (failed && !opt.keep_going))
-			continue;
-		if (running == opt.jobs) {
-			job_end(jobs, &passed, &failed);
-			running--;
-		}
-		while (jobs[j].pid)
-			j++;
-		fflush(NULL);
-		jobs[j] = (struct part){fork(), sc, level};
-		if (jobs[j].pid < 0)
-			return 1;
-		if (!jobs[j].pid)
-			run_scene(sc, level, seed);
-		running++;
-	}
-	for (; running; running--)
-		job_end(jobs, &passed, &failed);
+	parts_run(&parts, &passed, &failed);
 	printf("%llu points, %llu outcomes (%llu points with every outcome of every sector, at most %llu sectors), "
 	       "%llu the same as another, %llu cases, %.1f seconds\n",
 	       (unsigned long long)counts->points, (unsigned long long)counts->outcomes,
 	       (unsigned long long)counts->exhausted, (unsigned long long)counts->sectors_max,
-	       (unsigned long long)counts->same, (unsigned long long)counts->cases, seconds() - begin);
+	       (unsigned long long)counts->same, (unsigned long long)counts->cases, parts_seconds() - begin);
 	printf("%u passed, %u failed\n", passed, failed);
 	return failed || !passed;
 }

@@ -9,10 +9,10 @@
  * Sanitized, a worker takes one seed: leaks are looked for at its end, and must be that seed's.
  */
 #include "farm.h"
+#include "parts.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -35,14 +35,6 @@ const char *sim_command(void)
 	const char *command = getenv("TRUSSFS_SIM_COMMAND"); /* tests/sim/run sets it */
 
 	return command ? command : "trussfs-sim";
-}
-
-double farm_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 static bool read_all(int fd, void *to, size_t len)
@@ -176,13 +168,13 @@ void farm_run(const struct farm_plan *p, const struct sim_options *o, struct sim
 	      uint64_t *ret_passed, uint64_t *ret_failed)
 {
 	struct worker workers[FARM_JOBS_MAX] = {0};
-	double until = p->minutes > 0 ? farm_seconds() + p->minutes * 60 : 0;
+	double until = p->minutes > 0 ? parts_seconds() + p->minutes * 60 : 0;
 	uint64_t next = p->first, failed[FAILED_MAX], failed_count = 0, seed;
 	unsigned running = 0;
 
 	signal(SIGPIPE, SIG_IGN);
 	for (;;) {
-		bool more = next <= p->last && (!until || farm_seconds() < until) &&
+		bool more = next <= p->last && (!until || parts_seconds() < until) &&
 			    (p->keep_going || !failed_count);
 		struct worker *w = NULL;
 

@@ -21,7 +21,5 @@ void farm_run(const struct farm_plan *p, const struct sim_options *o, struct sim
 	      uint64_t *ret_passed, uint64_t *ret_failed);
 /* How a user starts the simulator: for commands that are printed. */
 const char *sim_command(void);
-/* Seconds of the monotonic clock. */
-double farm_seconds(void);
 
 #endif

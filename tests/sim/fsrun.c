@@ -77,32 +77,6 @@ static int unmount_all(void *arg)
 	return rig_close(&run->rig);
 }
 
-static void check_line(void *arg, const char *id, const char *text)
-{
-	(void)arg;
-	log_error("check: %s: %s", id, text);
-}
-
-/* fsck, as fsck.trussfs does it: nothing is written. 0, or an error after a crash. */
-static int check_all(struct run *run)
-{
-	struct rig *g = &run->rig;
-	struct fs_check_stats stats;
-	int64_t problems;
-	int err = rig_open(g, RAID_OPEN_CHECK);
-
-	if (err)
-		return err;
-	rig_say(g, "checking");
-	problems = fs_check(g->raid, check_line, NULL, &stats);
-	if (world_crashed(g->world))
-		return -ENODEV;
-	rig_must(g, problems >= 0, "fs_check: %s", strerror((int)-problems));
-	rig_must(g, problems == 0, "fs_check: %lld problems", (long long)problems);
-	world_trace(g->world, 'f', stats.inodes, stats.data_blocks, stats.meta_blocks);
-	return rig_close(g);
-}
-
 static int judge(struct run *run)
 {
 	struct model found;
@@ -122,7 +96,7 @@ static int come_back(void *arg)
 	int err = 0;
 
 	if (rng_chance(&g->rng, 1, 2))
-		err = check_all(run);
+		err = work_check(&run->rig);
 	if (!err)
 		err = mount_all(run);
 	if (!err)
@@ -187,7 +161,7 @@ static int open_beyond(void *arg)
 
 	/* It may find what it wants: it must come to an end. */
 	if (rng_chance(&g->fault_rng, 1, 2) && !rig_open(g, RAID_OPEN_CHECK)) {
-		(void)fs_check(g->raid, check_line, NULL, &stats);
+		(void)fs_check(g->raid, work_check_line, NULL, &stats);
 		(void)rig_close(g);
 	}
 	err = mount_all(run);
@@ -202,7 +176,7 @@ static int last(void *arg)
 {
 	struct run *run = arg;
 
-	if (judge(run) || unmount_all(run) || check_all(run) || mount_all(run) || judge(run) ||
+	if (judge(run) || unmount_all(run) || work_check(&run->rig) || mount_all(run) || judge(run) ||
 	    rig_check(&run->rig) || unmount_all(run))
 		return -ENODEV;
 	return 0;

@@ -17,6 +17,7 @@
  * was is printed.
  */
 #include "acts.h"
+#include "parts.h"
 #include "raid/buf.h"
 
 #include <getopt.h>
@@ -24,13 +25,11 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define POOL_BYTES	 (32u << 20)
 #define CASE_SECONDS_MAX 120 /* real time */
 #define N_MAX		 100000u
-#define JOBS_MAX	 16
 #define EXIT_DONE	 3 /* the act was through before the failure came */
 #define MEND_NS		 (60 * NS_PER_S)
 
@@ -125,7 +124,7 @@ static void judge_all(struct run *run)
 	struct script *s = &run->s;
 	struct rig *g = &s->rig;
 
-	if (script_unmount(s) || script_check(s) || script_mount(s) || script_judge(s) || rig_check(g) ||
+	if (script_unmount(s) || work_check(&s->rig) || script_mount(s) || script_judge(s) || rig_check(g) ||
 	    script_unmount(s))
 		rig_fail(g, "crashed without being asked to");
 }
@@ -205,14 +204,6 @@ static int one_case(struct run *run)
 }
 
 /* ---- processes ---- */
-
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 /* True in the child. */
 static bool forked(struct run *run)
@@ -328,14 +319,7 @@ static const struct option long_options[] = {
 
 static unsigned number(const char *text)
 {
-	char *end;
-	unsigned long x = strtoul(text, &end, 0);
-
-	if (end == text || *end || x > UINT32_MAX) {
-		fprintf(stderr, "trussfs-nth: not a number: %s\n", text);
-		exit(2);
-	}
-	return (unsigned)x;
+	return parts_number("trussfs-nth", text);
 }
 
 static int kind_of(const char *text)
@@ -374,7 +358,7 @@ static void parse(int argc, char **argv)
 			opt.every = MAX(number(optarg), 1u);
 			break;
 		case O_JOBS:
-			opt.jobs = MIN(MAX(number(optarg), 1u), (unsigned)JOBS_MAX);
+			opt.jobs = MIN(MAX(number(optarg), 1u), (unsigned)PARTS_JOBS_MAX);
 			break;
 		case O_KEEP:
 			opt.keep_going = true;
@@ -392,66 +376,40 @@ static void parse(int argc, char **argv)
 	}
 }
 
-struct part {
-	pid_t pid;
-	const struct act *act;
-	enum kind kind;
-};
-
-static void part_end(struct part *parts, unsigned *passed, unsigned *failed)
+/* A part is an act with a kind of failure. */
+static bool part_wanted(unsigned part)
 {
-	int status;
-	pid_t pid = wait(&status);
+	const struct act *act = &acts[part / KINDS];
+	enum kind kind = (enum kind)(part % KINDS);
 
-	for (unsigned i = 0; i < opt.jobs; i++) {
-		if (parts[i].pid != pid)
-			continue;
-		parts[i].pid = 0;
-		if (WIFEXITED(status) && !WEXITSTATUS(status)) {
-			++*passed;
-			return;
-		}
-		++*failed;
-	}
+	return (!opt.only || !strcmp(opt.only, act->name)) && (opt.kind < 0 || opt.kind == (int)kind) &&
+	       !((act->unformatted || act->spends) && (kind == IO_ONCE || kind == IO_ONE));
+}
+
+static void part_run(unsigned part, void *arg)
+{
+	run_act(&acts[part / KINDS], (enum kind)(part % KINDS), *(const unsigned *)arg);
 }
 
 int main(int argc, char **argv)
 {
-	unsigned passed = 0, failed = 0, running = 0, level;
-	struct part parts[JOBS_MAX] = {0};
-	double begin = seconds();
+	unsigned passed, failed, level;
+	double begin = parts_seconds();
 
 	parse(argc, argv);
 	level = opt.level >= 0 ? (unsigned)opt.level : 5;
 	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (counts == MAP_FAILED)
 		return 1;
-	for (unsigned i = 0; i < act_count * KINDS; i++) {
-		const struct act *act = &acts[i / KINDS];
-		enum kind kind = (enum kind)(i % KINDS);
-		unsigned j = 0;
-
-		if ((opt.only && strcmp(opt.only, act->name)) || (opt.kind >= 0 && opt.kind != (int)kind) ||
-		    (failed && !opt.keep_going) || ((act->unformatted || act->spends) && (kind == IO_ONCE || kind == IO_ONE)))
-			continue;
-		if (running == opt.jobs) {
-			part_end(parts, &passed, &failed);
-			running--;
-		}
-		while (parts[j].pid)
-			j++;
-		fflush(NULL);
-		parts[j] = (struct part){fork(), act, kind};
-		if (parts[j].pid < 0)
-			return 1;
-		if (!parts[j].pid)
-			run_act(act, kind, level);
-		running++;
-	}
-	for (; running; running--)
-		part_end(parts, &passed, &failed);
+	parts_run(&(struct parts){.count = act_count * KINDS,
+				  .jobs = opt.jobs,
+				  .keep_going = opt.keep_going,
+				  .wanted = part_wanted,
+				  .run = part_run,
+				  .arg = &level},
+		  &passed, &failed);
 	printf("%llu cases, %llu of them an error, %llu a stop, %.1f seconds\n", (unsigned long long)counts->cases,
-	       (unsigned long long)counts->errors, (unsigned long long)counts->stops, seconds() - begin);
+	       (unsigned long long)counts->errors, (unsigned long long)counts->stops, parts_seconds() - begin);
 	printf("%u passed, %u failed\n", passed, failed);
 	return failed || !passed;
 }

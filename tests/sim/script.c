@@ -151,30 +151,6 @@ int script_unmount(struct script *s)
 	return err;
 }
 
-static void check_line(void *arg, const char *id, const char *text)
-{
-	(void)arg;
-	log_error("check: %s: %s", id, text);
-}
-
-int script_check(struct script *s)
-{
-	struct rig *g = &s->rig;
-	struct fs_check_stats stats;
-	int64_t problems;
-	int err = rig_open(g, RAID_OPEN_CHECK);
-
-	if (err)
-		return err;
-	rig_say(g, "checking");
-	problems = fs_check(g->raid, check_line, NULL, &stats);
-	if (world_crashed(g->world))
-		return -ENODEV;
-	rig_must(g, problems >= 0, "fs_check: %s", strerror((int)-problems));
-	rig_must(g, problems == 0, "fs_check: %lld problems", (long long)problems);
-	return rig_close(g);
-}
-
 int script_judge(struct script *s)
 {
 	struct model found;

@@ -34,8 +34,6 @@ int script_format(struct script *s);
 /* Volume and filesystem; the mended world of a fresh script has the directories that workers live in. */
 int script_mount(struct script *s);
 int script_unmount(struct script *s);
-/* As fsck.trussfs does it, closed before and after. */
-int script_check(struct script *s);
 /* Reads everything and asks the oracle, which goes on from what was found. */
 int script_judge(struct script *s);
 /* Formatted, mounted, homes made: the beginning of most scripts. */

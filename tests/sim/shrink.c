@@ -9,6 +9,7 @@
  * and so on to single ones, until a pass over all of them changes nothing or the time is over.
  */
 #include "shrink.h"
+#include "parts.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -141,7 +142,7 @@ static unsigned atoms_left(const struct attempt *a, const unsigned *count, struc
 
 static bool time_is_over(const struct shrinker *s)
 {
-	return farm_seconds() > s->until;
+	return parts_seconds() > s->until;
 }
 
 static bool try_without(struct shrinker *s, struct attempt *best, const struct atom *atoms, unsigned n)
@@ -258,7 +259,7 @@ int shrink(const struct farm_plan *plan, const struct sim_options *o)
 			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (s.trails == MAP_FAILED)
 		abort();
-	s.until = farm_seconds() + (plan->minutes > 0 ? plan->minutes : MINUTES_DEFAULT) * 60;
+	s.until = parts_seconds() + (plan->minutes > 0 ? plan->minutes : MINUTES_DEFAULT) * 60;
 	best.crashes = o->crashes;
 	best.salt = o->salt;
 	if (o->skip)

@@ -7,6 +7,7 @@
  * the form which a failure prints, and which a debugger wants.
  */
 #include "farm.h"
+#include "parts.h"
 #include "fsrun.h"
 #include "raid/buf.h"
 #include "raidrun.h"
@@ -380,7 +381,7 @@ int main(int argc, char **argv)
 	struct farm_plan p = {.first = 1, .last = 100, .jobs = 1, .run = run_seed};
 	struct sim_stats total = {0};
 	uint64_t passed = 0, failed = 0;
-	double begin = farm_seconds();
+	double begin = parts_seconds();
 	struct modes m = {0};
 	unsigned empty = 0;
 
@@ -404,7 +405,7 @@ int main(int argc, char **argv)
 	       (unsigned long long)total.scrubs, (unsigned long long)total.damages,
 	       (unsigned long long)total.faults, (unsigned long long)total.faults_hit,
 	       (unsigned long long)total.remounts, (double)total.simulated_ns / 1e9,
-	       farm_seconds() - begin);
+	       parts_seconds() - begin);
 	if (m.matrix)
 		empty = print_matrix(&total, o.faults);
 	if (m.complete && empty)

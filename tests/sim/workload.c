@@ -1336,3 +1336,27 @@ void work_start(struct work *w, unsigned ops_each)
 		rig_must(w->rig, !rig_spawn(w->rig, worker_main, &w->workers[i]), "no memory");
 	}
 }
+
+void work_check_line(void *arg, const char *id, const char *text)
+{
+	(void)arg;
+	log_error("check: %s: %s", id, text);
+}
+
+int work_check(struct rig *g)
+{
+	struct fs_check_stats stats;
+	int64_t problems;
+	int err = rig_open(g, RAID_OPEN_CHECK);
+
+	if (err)
+		return err;
+	rig_say(g, "checking");
+	problems = fs_check(g->raid, work_check_line, NULL, &stats);
+	if (world_crashed(g->world))
+		return -ENODEV;
+	rig_must(g, problems >= 0, "fs_check: %s", strerror((int)-problems));
+	rig_must(g, problems == 0, "fs_check: %lld problems", (long long)problems);
+	world_trace(g->world, 'f', stats.inodes, stats.data_blocks, stats.meta_blocks);
+	return rig_close(g);
+}

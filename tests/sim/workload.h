@@ -37,5 +37,9 @@ int work_make_homes(struct work *w);
 void work_start(struct work *w, unsigned ops_each);
 /* Reads the whole tree with all data. 0, or an error after a crash (then found is empty). */
 int work_read_all(struct work *w, struct model *found);
+/* fsck, as fsck.trussfs does it, of a closed volume: clean, and nothing is written. 0, or an error after a crash. */
+int work_check(struct rig *g);
+/* For fs_check: says what it found. */
+void work_check_line(void *arg, const char *id, const char *text);
 
 #endif
