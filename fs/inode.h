@@ -8,7 +8,7 @@
 #ifndef FS_INODE_H
 #define FS_INODE_H
 
-#include "heap.h"
+#include "raid/heap.h"
 #include "private.h"
 
 struct wb_node;

@@ -302,7 +302,7 @@ static void enqueue(struct fs *fs, struct wb_block *b)
 	/* A key that is too small is put right when it comes up (oldest_inode). */
 	if (!i->oldest.in || b->seq < i->oldest.key) {
 		heap_take(&wb->oldest, &i->oldest);
-		heap_put(&wb->oldest, &i->oldest, b->seq);
+		heap_put(&wb->oldest, &i->oldest, b->seq, 0);
 	}
 	if (wb->queued++ == 0)
 		co_cond_wake_all(
@@ -329,7 +329,7 @@ static struct inode *oldest_inode(struct writeback *wb)
 		if (seq == i->oldest.key)
 			return i;
 		heap_take(&wb->oldest, &i->oldest);
-		heap_put(&wb->oldest, &i->oldest, seq);
+		heap_put(&wb->oldest, &i->oldest, seq, 0);
 	}
 	return NULL;
 }

@@ -7,7 +7,7 @@
  * in a loop starves neither timers nor I/O. For the same reason a timer armed while timers fire is
  * left for the next round.
  *
- * Timers are a pairing heap threaded through the timers themselves, ordered by (due_ns, seq):
+ * Timers are a pairing heap (heap.h) threaded through the timers themselves, ordered by (due, armed):
  * insertion is O(1), removal O(log n) amortised. A binary heap in an array was the first thought,
  * but it must grow, and then a coroutine that only wants to sleep, or an I/O that needs its
  * deadline, can fail for lack of memory.
@@ -20,7 +20,7 @@ struct loop {
 	const struct loop_backend *backend;
 	void *ctx;
 	struct list runnable;	   /* struct loop_task, in order */
-	struct loop_timer *timers; /* root of the heap */
+	struct heap timers;
 	uint64_t timer_seq;
 	unsigned co_count;
 	bool stopping;
@@ -33,80 +33,6 @@ struct loop {
 
 /* ---- timers ---- */
 
-static bool timer_before(const struct loop_timer *a, const struct loop_timer *b)
-{
-	return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->seq < b->seq;
-}
-
-/*
- * A node's children are a list through next, and prev of a child points to its elder sibling, or to
- * the parent when it is the first. Both arguments are roots (no next, no prev) or NULL.
- */
-static struct loop_timer *heap_meld(struct loop_timer *a, struct loop_timer *b)
-{
-	if (!a)
-		return b;
-	if (!b)
-		return a;
-	if (timer_before(b, a)) {
-		struct loop_timer *t = a;
-
-		a = b;
-		b = t;
-	}
-	b->next = a->child;
-	if (b->next)
-		b->next->prev = b;
-	b->prev = a;
-	a->child = b;
-	return a;
-}
-
-/* One heap of a list of siblings: melds them in pairs from the left, then all pairs from the right.
- */
-static struct loop_timer *heap_meld_siblings(struct loop_timer *first)
-{
-	struct loop_timer *pairs = NULL, *root = NULL;
-
-	while (first) {
-		struct loop_timer *a = first, *b = a->next;
-
-		first = b ? b->next : NULL;
-		a->next = a->prev = NULL;
-		if (b)
-			b->next = b->prev = NULL;
-		a = heap_meld(a, b);
-		a->next = pairs;
-		pairs = a;
-	}
-	while (pairs) {
-		struct loop_timer *a = pairs;
-
-		pairs = a->next;
-		a->next = NULL;
-		root = heap_meld(root, a);
-	}
-	return root;
-}
-
-static void heap_remove(struct loop *loop, struct loop_timer *timer)
-{
-	struct loop_timer *rest = heap_meld_siblings(timer->child);
-
-	if (loop->timers == timer) {
-		loop->timers = rest;
-	} else {
-		if (timer->prev->child == timer)
-			timer->prev->child = timer->next;
-		else
-			timer->prev->next = timer->next;
-		if (timer->next)
-			timer->next->prev = timer->prev;
-		loop->timers = heap_meld(loop->timers, rest);
-	}
-	timer->child = timer->next = timer->prev = NULL;
-}
-
 void loop_timer_init(struct loop_timer *timer, void (*fire)(struct loop_timer *))
 {
 	*timer = (struct loop_timer){.fire = fire};
@@ -114,21 +40,14 @@ void loop_timer_init(struct loop_timer *timer, void (*fire)(struct loop_timer *)
 
 int loop_timer_arm(struct loop *loop, struct loop_timer *timer, uint64_t due_ns)
 {
-	if (timer->armed)
-		heap_remove(loop, timer);
-	timer->due_ns = due_ns;
-	timer->seq = loop->timer_seq++;
-	timer->armed = true;
-	loop->timers = heap_meld(loop->timers, timer);
+	heap_take(&loop->timers, &timer->heap);
+	heap_put(&loop->timers, &timer->heap, due_ns, loop->timer_seq++);
 	return 0;
 }
 
 void loop_timer_cancel(struct loop *loop, struct loop_timer *timer)
 {
-	if (!timer->armed)
-		return;
-	heap_remove(loop, timer);
-	timer->armed = false;
+	heap_take(&loop->timers, &timer->heap);
 }
 
 static void fire_due(struct loop *loop)
@@ -136,8 +55,8 @@ static void fire_due(struct loop *loop)
 	uint64_t seq_end = loop->timer_seq;
 
 	/* What has become due during the round is not waited for by the poll, and fires in the next one. */
-	while (loop->timers && loop->timers->due_ns <= loop->round_ns && loop->timers->seq < seq_end) {
-		struct loop_timer *timer = loop->timers;
+	while (loop->timers.first && loop->timers.first->key <= loop->round_ns && loop->timers.first->tie < seq_end) {
+		struct loop_timer *timer = container_of(loop->timers.first, struct loop_timer, heap);
 
 		loop_timer_cancel(loop, timer);
 		timer->fire(timer);
@@ -175,8 +94,8 @@ static void round_poll(struct loop *loop)
 	more = loop->hook && loop->hook(loop->hook_arg);
 	if (more || loop->stopping || !list_empty(&loop->runnable))
 		until_ns = 0;
-	else if (loop->timers)
-		until_ns = loop->timers->due_ns;
+	else if (loop->timers.first)
+		until_ns = loop->timers.first->key;
 	loop->backend->poll(loop->ctx, until_ns);
 	loop->in_round = loop->in_poll = false;
 }

@@ -10,6 +10,7 @@
 #define RAID_LOOP_H
 
 #include "base.h"
+#include "heap.h"
 
 struct co;
 struct loop;
@@ -58,13 +59,18 @@ unsigned loop_co_count(const struct loop *loop);
  * owner, who must not free it while it is armed.
  */
 struct loop_timer {
-	uint64_t due_ns;
-	uint64_t seq; /* of arming: decides between equal times */
+	struct heap_entry heap; /* by time, and among equal times by when it was armed */
 	void (*fire)(struct loop_timer *timer);
-	bool armed;
-	/* Of the heap, see loop.c. */
-	struct loop_timer *child, *next, *prev;
 };
+static inline bool loop_timer_armed(const struct loop_timer *timer)
+{
+	return timer->heap.in;
+}
+/* When it is, or last was, due. */
+static inline uint64_t loop_timer_due_ns(const struct loop_timer *timer)
+{
+	return timer->heap.key;
+}
 void loop_timer_init(struct loop_timer *timer, void (*fire)(struct loop_timer *));
 /*
  * Re-arming moves it. Equal times fire in the order of arming. Returns 0: it needs no memory and cannot fail, so

@@ -311,7 +311,7 @@ static void due_set(struct uring_dev *d, struct io *io, uint64_t due_ns)
 		due_ns = MAX(due_ns, list_entry(d->due.prev, struct io, due_node)->due_ns);
 	io->due_ns = due_ns;
 	list_add_tail(&d->due, &io->due_node);
-	if (!d->timer.armed)
+	if (!loop_timer_armed(&d->timer))
 		loop_timer_arm(d->loop, &d->timer, due_ns);
 }
 

@@ -308,10 +308,10 @@ static uint64_t last_due;
 
 static void timer_fired(struct loop_timer *t)
 {
-	assert_false(t->armed);
-	assert_true(t->due_ns <= world.now_ns);
-	assert_true(t->due_ns >= last_due);
-	last_due = t->due_ns;
+	assert_false(loop_timer_armed(t));
+	assert_true(loop_timer_due_ns(t) <= world.now_ns);
+	assert_true(loop_timer_due_ns(t) >= last_due);
+	last_due = loop_timer_due_ns(t);
 	fired[fired_count++] = (unsigned)(t - timers);
 }
 

@@ -6,11 +6,16 @@
  */
 #include "heap.h"
 
+static bool before(const struct heap_entry *a, const struct heap_entry *b)
+{
+	return a->key != b->key ? a->key < b->key : a->tie < b->tie;
+}
+
 static struct heap_entry *meld(struct heap_entry *a, struct heap_entry *b)
 {
 	if (!a || !b)
 		return a ? a : b;
-	if (b->key < a->key) {
+	if (before(b, a)) {
 		struct heap_entry *t = a;
 		a = b;
 		b = t;
@@ -45,10 +50,10 @@ static struct heap_entry *meld_all(struct heap_entry *e)
 	return root;
 }
 
-void heap_put(struct heap *h, struct heap_entry *e, uint64_t key)
+void heap_put(struct heap *h, struct heap_entry *e, uint64_t key, uint64_t tie)
 {
 	assert(!e->in);
-	*e = (struct heap_entry){.key = key, .in = true};
+	*e = (struct heap_entry){.key = key, .tie = tie, .in = true};
 	h->first = meld(h->first, e);
 }
 

@@ -4,15 +4,15 @@
  * that nothing here can fail. Pairing heap (Fredman, Sedgewick, Sleator, Tarjan 1986): putting in takes
  * constant time, taking out logarithmic time on average.
  */
-#ifndef FS_HEAP_H
-#define FS_HEAP_H
+#ifndef RAID_HEAP_H
+#define RAID_HEAP_H
 
-#include "raid/base.h"
+#include "base.h"
 
 struct heap_entry {
 	struct heap_entry *child, *next; /* first child; next sibling */
 	struct heap_entry *prev;         /* sibling before it, or the parent of a first child */
-	uint64_t key;
+	uint64_t key, tie; /* tie decides between equal keys */
 	bool in;
 };
 struct heap {
@@ -20,7 +20,7 @@ struct heap {
 };
 
 /* Not in a heap. */
-void heap_put(struct heap *h, struct heap_entry *e, uint64_t key);
+void heap_put(struct heap *h, struct heap_entry *e, uint64_t key, uint64_t tie);
 /* Nothing if it is in none. */
 void heap_take(struct heap *h, struct heap_entry *e);
 
