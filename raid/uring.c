@@ -57,6 +57,7 @@
 #define RETRIES_MAX	  8		   /* of an I/O that the kernel said to try again */
 #define RESUBMIT_NS	  NS_PER_MS	   /* the kernel took no SQEs: look again soon */
 #define ORPHAN_RETRY_NS	  (100 * NS_PER_MS)
+#define GIVE_BACK_TRIES	  100 /* 1 ms apart */
 #define SECTOR_BYTES_FILE 512 /* of an image file whose filesystem does not say */
 
 enum tag_kind { TAG_SLOT, TAG_WATCH };
@@ -85,7 +86,7 @@ struct uring_dev {
 	struct uring *uring;
 	struct loop *loop;
 	int fd;
-	bool is_block;
+	bool is_block, exclusive;
 	struct list waiting; /* io.queue_node */
 	struct list due;     /* io.due_node of all that has a deadline, ascending */
 	struct loop_timer timer;
@@ -721,14 +722,42 @@ static int slots_init(struct uring_dev *d)
 	return 0;
 }
 
+/*
+ * The kernel may keep an open file a moment longer than we do: the worker that ran a flush drops its
+ * reference some time after we saw it complete, and then only when we enter the ring again. Whoever
+ * comes next must find the member free all the same.
+ */
+static void give_back(struct uring_dev *d)
+{
+	struct stat st;
+	int fd = -EBUSY;
+
+	/* What hangs there may still be written: nobody may have it. */
+	bool free_now = d->exclusive && !d->in_kernel;
+
+	if (free_now && !d->is_block)
+		(void)flock(d->fd, LOCK_UN);
+	(void)close(d->fd); /* what counts was flushed, and a late error has no receiver */
+	d->fd = -1;
+	for (int i = 0; free_now && d->is_block && fd == -EBUSY && i < GIVE_BACK_TRIES; i++) {
+		static const struct timespec pause = {.tv_nsec = 1000000};
+
+		if (i > 0)
+			(void)nanosleep(&pause, NULL);
+		(void)io_uring_get_events(&d->uring->ring);
+		fd = open_fd(d->dev.name, DEV_OPEN_READ_ONLY, &st);
+	}
+	if (fd >= 0)
+		(void)close(fd);
+}
+
 static void dev_ops_close(struct dev *dev)
 {
 	struct uring_dev *d = container_of(dev, struct uring_dev, dev);
 
 	assert(list_empty(&d->waiting) && list_empty(&d->due));
 	loop_timer_cancel(d->loop, &d->timer);
-	(void)close(d->fd); /* what counts was flushed, and a late error has no receiver */
-	d->fd = -1;
+	give_back(d);
 	list_del(&d->node);
 	if (d->in_kernel)
 		list_add_tail(&d->uring->closing, &d->node);
@@ -776,6 +805,7 @@ int uring_dev_open(struct uring *u, struct loop *loop, const char *path, unsigne
 	d->loop = loop;
 	d->fd = fd;
 	d->is_block = S_ISBLK(st.st_mode);
+	d->exclusive = !(flags & DEV_OPEN_SHARED);
 	d->dev.ops = &uring_dev_ops;
 	d->dev.read_only = flags & (DEV_OPEN_READ_ONLY | DEV_OPEN_SHARED);
 	d->dev.deadline_ns = IO_DEADLINE_NS_DEFAULT;

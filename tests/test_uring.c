@@ -12,6 +12,7 @@
 #include <liburing.h>
 #include <linux/fs.h>
 #include <linux/loop.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -278,6 +279,37 @@ static void test_many(void **state)
 
 /* ---- who may open ---- */
 
+/* Goes away when the last descriptor is closed. */
+static int loop_device(char *name, size_t bytes, unsigned sector_bytes)
+{
+	struct loop_config config = {.block_size = sector_bytes};
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+	int fd = -1;
+
+	if (control < 0)
+		return -1;
+	config.fd = (uint32_t)open(path, O_RDWR | O_CLOEXEC);
+	config.info.lo_flags = LO_FLAGS_AUTOCLEAR;
+	/* Others may be faster. */
+	for (int tries = 0; tries < 20; tries++) {
+		int n = ioctl(control, LOOP_CTL_GET_FREE);
+
+		if (n < 0)
+			break;
+		snprintf(name, bytes, "/dev/loop%d", n);
+		fd = open(name, O_RDWR | O_CLOEXEC);
+		if (fd < 0)
+			break;
+		if (ioctl(fd, LOOP_CONFIGURE, &config) == 0)
+			break;
+		close(fd);
+		fd = -1;
+	}
+	close((int)config.fd);
+	close(control);
+	return fd;
+}
+
 static void test_exclusive(void **state)
 {
 	struct dev *dev = open_file(), *other = NULL;
@@ -292,6 +324,35 @@ static void test_exclusive(void **state)
 	dev_close(dev);
 	dev = open_file();
 	dev_close(dev);
+}
+
+static void *close_later(void *arg)
+{
+	usleep(20000);
+	close(*(int *)arg);
+	return NULL;
+}
+
+/* The kernel may hold the open file a moment longer than we do; a second descriptor plays that. */
+static void test_free_at_once(void **state)
+{
+	struct dev *dev = open_file();
+	char name[32];
+	int fd = loop_device(name, sizeof(name), 512), held = dup(uring_dev_fd(dev));
+	pthread_t thread;
+
+	assert_true(fd >= 0 && held >= 0);
+	dev_close(dev);
+	dev_close(open_file());
+	close(held);
+	assert_int_equal(uring_dev_open(uring, loop, name, 0, &dev), 0);
+	held = dup(uring_dev_fd(dev));
+	assert_int_equal(pthread_create(&thread, NULL, close_later, &held), 0);
+	dev_close(dev);
+	assert_int_equal(uring_dev_open(uring, loop, name, 0, &dev), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	dev_close(dev);
+	close(fd);
 }
 
 static void test_refused(void **state)
@@ -561,37 +622,6 @@ static void test_deadline_exit(void **state)
 
 /* ---- loop device ---- */
 
-/* Goes away when the last descriptor is closed. */
-static int loop_device(char *name, size_t bytes, unsigned sector_bytes)
-{
-	struct loop_config config = {.block_size = sector_bytes};
-	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-	int fd = -1;
-
-	if (control < 0)
-		return -1;
-	config.fd = (uint32_t)open(path, O_RDWR | O_CLOEXEC);
-	config.info.lo_flags = LO_FLAGS_AUTOCLEAR;
-	/* Others may be faster. */
-	for (int tries = 0; tries < 20; tries++) {
-		int n = ioctl(control, LOOP_CTL_GET_FREE);
-
-		if (n < 0)
-			break;
-		snprintf(name, bytes, "/dev/loop%d", n);
-		fd = open(name, O_RDWR | O_CLOEXEC);
-		if (fd < 0)
-			break;
-		if (ioctl(fd, LOOP_CONFIGURE, &config) == 0)
-			break;
-		close(fd);
-		fd = -1;
-	}
-	close((int)config.fd);
-	close(control);
-	return fd;
-}
-
 static void check_loop_device(unsigned sector_bytes)
 {
 	struct dev *dev = NULL, *other = NULL;
@@ -836,7 +866,7 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-	    T(test_file),      T(test_many),	      T(test_exclusive),   T(test_refused),
+	    T(test_file),      T(test_many),	      T(test_exclusive), T(test_free_at_once),   T(test_refused),
 	    T(test_read_only), T(test_file_end),      T(test_file_full),   T(test_short),
 	    T(test_deadline),  T(test_deadline_exit), T(test_loop_device), T(test_watch),
 	    T(test_time),      T(test_odd_device),    T(test_odd_file),	   T(test_old_kernel),
