@@ -8,8 +8,8 @@
  *   2. The newest record says where the tail is. From there on the records must follow each other; the first that
  *      is missing ends the log. A record tells which one was durable when it was written: if that lies beyond the
  *      gap, something acknowledged is lost, and the volume is not opened.
- *   3. A first pass notes which record wrote blocks directly that had an image; a second applies the items in order. An image of an
- *      earlier record must not overwrite a later direct write, whose bytes are already in place.
+ *   3. The items are applied in order. A direct write, whose bytes are already in place, cancels the images of earlier records: they
+ *      must not be written over it.
  *
  * Every step may be repeated: nothing on the members changes before the checkpoint, and that writes what the records say, however often. The
  * new epoch begins only when all of it is home.
@@ -38,15 +38,6 @@ struct found {
 	struct record_disk *kept; /* its content, if it is not known that it was durable */
 };
 
-/* A block that has an image, and the last direct write after it (seq 0: none). */
-struct direct {
-	struct list hash;
-	uint32_t chunk;
-	unsigned sum;
-	uint64_t row, seq;
-	uint32_t item; /* within the record: order matters there too */
-};
-
 struct replay {
 	struct raid *r;
 	struct found *found;
@@ -54,11 +45,6 @@ struct replay {
 	struct found *copies; /* each copy of each record, in order of sequence number */
 	size_t copy_count;
 	unsigned given_up; /* rings that were not read to the end */
-	struct list *directs;
-	size_t directs_size;
-	int (*visit)(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
-		     const void *image);
-	uint64_t seq;
 };
 
 /* ---- finding records ---- */
@@ -347,101 +333,6 @@ static bool item_in_range(const struct chunk *c, const struct item_disk *item)
 	return false;
 }
 
-/* Calls rp->visit for each item of the record. */
-static int record_walk(struct replay *rp, const struct record_disk *d)
-{
-	const uint8_t *items = (const uint8_t *)d + BLOCK_BYTES;
-	size_t bytes = from_le32(d->items_bytes), at = 0;
-	const uint8_t *image = items + ROUND_UP(bytes, BLOCK_BYTES);
-	const uint8_t *end = (const uint8_t *)d + from_le32(d->total_bytes);
-	int err = 0;
-
-	for (uint32_t n = 0; n < from_le32(d->item_count) && !err; n++) {
-		const struct item_disk *item = (const void *)(items + at);
-		const void *content = NULL;
-		size_t sums = 0;
-
-		if (at + sizeof(*item) > bytes)
-			return -EBADMSG;
-		at += sizeof(*item);
-		if (!item_in_range(table_chunk(rp->r->t, from_le32(item->chunk)), item))
-			return -EBADMSG;
-		if (from_le32(item->kind) == ITEM_SUMS)
-			sums = (size_t)(from_le32(item->count) >> 16) * (from_le32(item->count) & 0xffff) *
-			       sizeof(le64);
-		if (at + sums > bytes)
-			return -EBADMSG;
-		if (from_le32(item->kind) == ITEM_IMAGE) {
-			if (image + BLOCK_BYTES > end)
-				return -EBADMSG;
-			content = image;
-			image += BLOCK_BYTES;
-		}
-		err = rp->visit(rp, item, n, (const void *)(items + at), content);
-		at += sums;
-	}
-	return err;
-}
-
-static struct list *direct_bucket(struct replay *rp, uint32_t chunk, uint64_t row, unsigned sum)
-{
-	uint64_t h = ((uint64_t)chunk << 40 ^ row << 6 ^ sum) * 0x9e3779b97f4a7c15ull;
-
-	return &rp->directs[(h >> 32) & (rp->directs_size - 1)];
-}
-
-static struct direct *direct_find(struct replay *rp, uint32_t chunk, uint64_t row, unsigned sum)
-{
-	struct direct *d;
-
-	list_for_each(d, direct_bucket(rp, chunk, row, sum), hash)
-		if (d->row == row && d->sum == sum && d->chunk == chunk)
-			return d;
-	return NULL;
-}
-
-static int direct_add(struct replay *rp, uint32_t chunk, uint64_t row, unsigned sum)
-{
-	struct direct *d;
-
-	if (direct_find(rp, chunk, row, sum))
-		return 0;
-	d = mem_zalloc(sizeof(*d));
-	if (!d)
-		return -ENOMEM;
-	d->chunk = chunk;
-	d->row = row;
-	d->sum = sum;
-	list_add(direct_bucket(rp, chunk, row, sum), &d->hash);
-	return 0;
-}
-
-/* First pass: the last direct write of each block that an earlier record, or item, has an image of. */
-static int visit_directs(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
-			 const void *image)
-{
-	uint32_t count = from_le32(item->count), chunk = from_le32(item->chunk);
-
-	(void)sums;
-	if (image)
-		return direct_add(rp, chunk, from_le64(item->row), from_le32(item->slot));
-	if (from_le32(item->kind) != ITEM_SUMS)
-		return 0;
-	for (uint32_t i = 0; i < count >> 16; i++) {
-		for (uint32_t s = 0; s < (count & 0xffff); s++) {
-			uint64_t row = from_le64(item->row) + i;
-			unsigned sum = from_le32(item->slot) + s;
-			struct direct *d = direct_find(rp, chunk, row, sum);
-
-			if (d) {
-				d->seq = rp->seq;
-				d->item = number;
-			}
-		}
-	}
-	return 0;
-}
-
 static int apply_sums(struct replay *rp, struct chunk *c, const struct item_disk *item, const le64 *sums)
 {
 	uint32_t count = from_le32(item->count);
@@ -451,7 +342,8 @@ static int apply_sums(struct replay *rp, struct chunk *c, const struct item_disk
 	for (uint32_t i = 0; i < count >> 16 && !err; i++, row++) {
 		err = page_get_rows(rp->r, c, row, 1);
 		for (uint32_t s = 0; s < (count & 0xffff) && !err; s++) {
-			image_cancel(rp->r, c, row, from_le32(item->slot) + s);
+			if (!BREAK(revoke))
+				image_cancel(rp->r, c, row, from_le32(item->slot) + s);
 			page_sum_set(rp->r, c, row, from_le32(item->slot) + s, from_le64(*sums++));
 		}
 		if (!err)
@@ -484,11 +376,9 @@ static int apply_live(struct replay *rp, struct chunk *c, const struct item_disk
 	return err;
 }
 
-static int visit_apply(struct replay *rp, const struct item_disk *item, uint32_t number, const le64 *sums,
-		       const void *image)
+static int item_apply(struct replay *rp, const struct item_disk *item, const le64 *sums, const void *image)
 {
 	struct chunk *c = table_chunk(rp->r->t, from_le32(item->chunk));
-	const struct direct *d;
 
 	switch (from_le32(item->kind)) {
 	case ITEM_LIVE:
@@ -498,13 +388,45 @@ static int visit_apply(struct replay *rp, const struct item_disk *item, uint32_t
 	case ITEM_SUMS:
 		return apply_sums(rp, c, item, sums);
 	case ITEM_IMAGE:
-		d = direct_find(rp, c->number, from_le64(item->row), from_le32(item->slot));
-		if (d && !BREAK(revoke) && (d->seq > rp->seq || (d->seq == rp->seq && d->item > number)))
-			return 0;
 		return image_replay(rp->r, c, from_le64(item->row), from_le32(item->slot), from_le64(item->sum),
 				    image);
 	}
 	return -EBADMSG;
+}
+
+static int record_apply(struct replay *rp, const struct record_disk *d)
+{
+	const uint8_t *items = (const uint8_t *)d + BLOCK_BYTES;
+	size_t bytes = from_le32(d->items_bytes), at = 0;
+	const uint8_t *image = items + ROUND_UP(bytes, BLOCK_BYTES);
+	const uint8_t *end = (const uint8_t *)d + from_le32(d->total_bytes);
+	int err = 0;
+
+	for (uint32_t n = 0; n < from_le32(d->item_count) && !err; n++) {
+		const struct item_disk *item = (const void *)(items + at);
+		const void *content = NULL;
+		size_t sums = 0;
+
+		if (at + sizeof(*item) > bytes)
+			return -EBADMSG;
+		at += sizeof(*item);
+		if (!item_in_range(table_chunk(rp->r->t, from_le32(item->chunk)), item))
+			return -EBADMSG;
+		if (from_le32(item->kind) == ITEM_SUMS)
+			sums = (size_t)(from_le32(item->count) >> 16) * (from_le32(item->count) & 0xffff) *
+			       sizeof(le64);
+		if (at + sums > bytes)
+			return -EBADMSG;
+		if (from_le32(item->kind) == ITEM_IMAGE) {
+			if (image + BLOCK_BYTES > end)
+				return -EBADMSG;
+			content = image;
+			image += BLOCK_BYTES;
+		}
+		err = item_apply(rp, item, (const void *)(items + at), content);
+		at += sums;
+	}
+	return err;
 }
 
 /* Any copy that still reads right. */
@@ -566,7 +488,7 @@ static int replay_keep(struct replay *rp, uint64_t durable)
 	return 0;
 }
 
-static int replay_pass(struct replay *rp)
+static int replay_apply(struct replay *rp)
 {
 	int err = 0;
 
@@ -578,9 +500,8 @@ static int replay_pass(struct replay *rp)
 			err = found_read(rp, f, &d);
 		if (err)
 			break;
-		rp->seq = f->seq;
-		rp->r->journal.replay_seq = rp->seq;
-		err = record_walk(rp, d);
+		rp->r->journal.replay_seq = f->seq;
+		err = record_apply(rp, d);
 		if (!f->kept)
 			mem_free(d);
 	}
@@ -589,17 +510,8 @@ static int replay_pass(struct replay *rp)
 
 static void replay_free(struct replay *rp)
 {
-	for (size_t i = 0; rp->directs && i < rp->directs_size; i++) {
-		while (!list_empty(&rp->directs[i])) {
-			struct direct *d = list_first(&rp->directs[i], struct direct, hash);
-
-			list_del(&d->hash);
-			mem_free(d);
-		}
-	}
 	for (size_t i = 0; i < rp->count; i++)
 		mem_free(rp->found[i].kept);
-	mem_free(rp->directs);
 	mem_free(rp->found);
 	mem_free(rp->copies);
 }
@@ -641,15 +553,10 @@ static int replay_spread(struct replay *rp)
 
 int journal_replay(struct raid *r)
 {
-	struct replay rp = {.r = r, .directs_size = 65536};
+	struct replay rp = {.r = r};
 	uint64_t durable = 0;
 	int err = 0;
 
-	rp.directs = mem_alloc(rp.directs_size * sizeof(*rp.directs));
-	if (!rp.directs)
-		return -ENOMEM;
-	for (size_t i = 0; i < rp.directs_size; i++)
-		list_init(&rp.directs[i]);
 	for (unsigned m = 0; m < r->t->member_count && !err; m++)
 		if (member_in_service(&r->t->members[m]))
 			err = ring_scan(&rp, m);
@@ -665,13 +572,8 @@ int journal_replay(struct raid *r)
 	if (!err && !r->read_only && !BREAK(spread))
 		err = replay_spread(&rp);
 	if (!err) {
-		rp.visit = visit_directs;
-		err = replay_pass(&rp);
-	}
-	if (!err) {
 		r->replaying = true;
-		rp.visit = visit_apply;
-		err = replay_pass(&rp);
+		err = replay_apply(&rp);
 		r->replaying = false;
 	}
 	if (err)
