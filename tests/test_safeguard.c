@@ -1293,18 +1293,24 @@ static void test_old_record(void **state)
 	run(do_old_record);
 }
 
-static void do_freed_early(void)
+/* All that can be had is taken: none of it is of the model. */
+static void take_others(void)
 {
 	struct raid_run runs[16];
 	unsigned count;
 
-	open_with_blocks(600);
-	for (unsigned i = 0; i < model_count; i++)
-		raid_stage_dead(raid, model[i].lba, 1);
 	while (!raid_alloc_data(raid, 4096, 0, runs, ARRAY_SIZE(runs), &count))
 		for (unsigned i = 0; i < count; i++)
 			for (unsigned k = 0; k < model_count; k++)
 				assert_true(model[k].lba < runs[i].lba || model[k].lba >= runs[i].lba + runs[i].count);
+}
+
+static void do_freed_early(void)
+{
+	open_with_blocks(600);
+	for (unsigned i = 0; i < model_count; i++)
+		raid_stage_dead(raid, model[i].lba, 1);
+	take_others();
 	crash();
 }
 
@@ -1315,35 +1321,65 @@ static void test_freed_early(void **state)
 	run(do_freed_early);
 }
 
+static void do_readers(void)
+{
+	struct raid_reader first, second;
+	struct raid_run run;
+	unsigned count;
+
+	open_with_blocks(600);
+	raid_read_begin(raid, &first);
+	for (unsigned i = 0; i < model_count; i++)
+		raid_stage_dead(raid, model[i].lba, 1);
+	raid_read_begin(raid, &second);
+	assert_int_equal(raid_commit(raid), 0);
+	take_others();
+	raid_read_end(raid, &first);
+	take_others();
+	raid_read_end(raid, &second);
+	assert_int_equal(raid_alloc_data(raid, 1, 0, &run, 1, &count), 0);
+	crash();
+}
+
+/* What is freed while others still read it is not given out before the last of them has ended. */
+static void test_readers(void **state)
+{
+	(void)state;
+	run(do_readers);
+}
+
+/* One block, live and durable. */
+static void write_lba(uint64_t lba, uint64_t version, unsigned flags)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+	struct raid_block block = {.lba = lba, .data = data};
+
+	fill(data, lba, version);
+	assert_int_equal(raid_write(raid, &block, 1, flags), 0);
+	raid_stage_live(raid, lba, 1);
+	assert_int_equal(raid_commit(raid), 0);
+	buf_put(data);
+}
+
 /* Both journal images of a row, then the row is freed and written directly: the images are older than what stands there. */
 static void do_older_image(void)
 {
-	char *data = buf_get_wait(BLOCK_BYTES);
-	struct raid_block block = {.data = data};
 	struct raid_run run;
 	unsigned count;
 
 	open_with_blocks(60);
 	assert_int_equal(raid_alloc_data(raid, 1, 0, &run, 1, &count), 0);
-	block.lba = run.lba;
-	fill(data, block.lba, 1000001);
-	assert_int_equal(raid_write(raid, &block, 1, RAID_WRITE_JOURNAL), 0);
-	raid_stage_live(raid, block.lba, 1);
+	write_lba(run.lba, 1000001, RAID_WRITE_JOURNAL);
+	raid_stage_dead(raid, run.lba, 1);
 	assert_int_equal(raid_commit(raid), 0);
-	raid_stage_dead(raid, block.lba, 1);
-	assert_int_equal(raid_commit(raid), 0);
-	fill(data, block.lba, 1000002);
-	assert_int_equal(raid_write(raid, &block, 1, 0), 0);
-	raid_stage_live(raid, block.lba, 1);
-	assert_int_equal(raid_commit(raid), 0);
-	model[model_count].lba = block.lba;
+	write_lba(run.lba, 1000002, 0);
+	model[model_count].lba = run.lba;
 	model[model_count++].version = 1000002;
 	crash();
 	assert_int_equal(open_flags(0), 0);
 	compare();
 	close_volume();
 	check_clean();
-	buf_put(data);
 }
 
 static void test_older_image(void **state)
@@ -1351,6 +1387,47 @@ static void test_older_image(void **state)
 	(void)state;
 	run_on(do_older_image, 0, 2);
 	run_on(do_older_image, 1, 2);
+}
+
+/*
+ * A row of three data blocks. The first lives; the second is written beside it and dies with its image still in the
+ * journal; the third is written beside the first. The second counts in the parity that went before, and not in the new one.
+ */
+static void do_dead_image(void)
+{
+	struct raid_run run;
+	unsigned count, disk;
+	struct chunk *c;
+	uint64_t lba[3], off;
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(raid_alloc_data(raid, 12, 0, &run, 1, &count), 0);
+	c = table_chunk(raid->t, LBA_CHUNK(run.lba));
+	assert_int_equal(run.count, c->geom.strip_blocks * c->geom.width);
+	for (unsigned i = 0; i < ARRAY_SIZE(lba); i++)
+		lba[i] = run.lba + (uint64_t)i * c->geom.strip_blocks;
+	write_lba(lba[0], 1, 0);
+	assert_int_equal(journal_checkpoint(raid), 0);
+	write_lba(lba[1], 2, 0);
+	raid_stage_dead(raid, lba[1], 1);
+	assert_int_equal(raid_commit(raid), 0);
+	write_lba(lba[2], 3, 0);
+	model[model_count].lba = lba[0];
+	model[model_count++].version = 1;
+	model[model_count].lba = lba[2];
+	model[model_count++].version = 3;
+	disk = slot_place(lba[0], 0, &off);
+	close_volume();
+	check_clean();
+	compare_without(disk);
+}
+
+static void test_dead_image(void **state)
+{
+	(void)state;
+	run_on(do_dead_image, 5, 4);
 }
 
 static uint64_t writes_of_all(void)
@@ -1742,7 +1819,9 @@ int main(void)
 	    cmocka_unit_test(test_gap),
 	    cmocka_unit_test(test_old_record),
 	    cmocka_unit_test(test_freed_early),
+	    cmocka_unit_test(test_readers),
 	    cmocka_unit_test(test_older_image),
+	    cmocka_unit_test(test_dead_image),
 	    cmocka_unit_test(test_needed_member),
 	    cmocka_unit_test(test_labels_refused),
 	    cmocka_unit_test(test_returned),
