@@ -1808,6 +1808,99 @@ static void test_pages_twice(void **state)
 	run(do_pages_twice);
 }
 
+static enum simfate all_goes(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return SIMFATE_DROP;
+}
+
+static struct co_cond checkpoint_ended;
+static bool checkpoint_runs;
+
+static void checkpoint_co(void *arg)
+{
+	assert_int_not_equal(journal_checkpoint(raid), 0);
+	checkpoint_runs = false;
+	co_cond_wake_all(&checkpoint_ended);
+}
+
+/*
+ * The power goes when a checkpoint has written and flushed the checksum pages and not yet what announces them, and when more has
+ * become durable since it began.
+ */
+static void checkpoint_cut_short(void)
+{
+	struct chunk *c = table_chunk(raid->t, LBA_CHUNK(model[0].lba));
+	struct simfault f = {.kind = SIMFAULT_DELAY, .on = SIMFAULT_ON_WRITE, .len_bytes = 2 * BLOCK_BYTES, .param = NS_PER_S};
+	unsigned disk;
+
+	assert_int_equal(c->geom.bitmap_pages, 1);
+	for (unsigned copy = 0; copy < c->geom.page_copies; copy++) {
+		f.off_bytes = page_off(c, 0, copy, &disk);
+		assert_int_equal(simdev_fault(disks[disk], &f), 0);
+	}
+	co_cond_init(&checkpoint_ended);
+	checkpoint_runs = true;
+	assert_int_equal(co_spawn(loop, checkpoint_co, NULL), 0);
+	co_sleep_ns(NS_PER_S / 2);
+	assert_true(raid->journal.finishing);
+	assert_int_equal(write_blocks(20), 0);
+	assert_int_equal(raid_commit(raid), 0);
+	assert_true(raid->journal.finishing);
+	set_fate(all_goes);
+	world_crash(world);
+	while (checkpoint_runs)
+		co_cond_wait(&checkpoint_ended);
+	crash();
+	set_fate(NULL);
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_faults_clear(disks[i]);
+}
+
+/*
+ * Replay meets checksum pages that nothing announces yet, and one member loses what is written of them then: that its
+ * copies are older must be known.
+ */
+static void do_pages_early(void)
+{
+	struct simfault f = {.kind = SIMFAULT_LOST, .len_bytes = BLOCK_BYTES};
+	unsigned count, named = 0;
+
+	open_with_blocks(60);
+	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	close_volume();
+	count = model_count;
+	save();
+	for (unsigned d = 0; d < disk_count; d++) {
+		restore();
+		model_count = count;
+		assert_int_equal(open_flags(0), 0);
+		assert_int_equal(write_blocks(700), 0);
+		checkpoint_cut_short();
+		for (unsigned i = 0; i < sum_block_count; i++) {
+			f.off_bytes = sum_blocks[i].block * BLOCK_BYTES;
+			if (sum_blocks[i].d == disks[d])
+				assert_int_equal(simdev_fault(disks[d], &f), 0);
+		}
+		assert_int_equal(open_flags(0), 0);
+		close_volume();
+		assert_int_not_equal(simdev_faults_hit(disks[d]), 0);
+		simdev_faults_clear(disks[d]);
+		assert_int_equal(open_flags(0), 0);
+		compare();
+		named += member_info(member_on(d)).errors_lost != 0;
+		close_volume();
+		check_clean();
+	}
+	assert_int_equal(named, 2); /* who has a copy of the page that changed meanwhile; the others lost nothing new */
+	save_end();
+}
+
+static void test_pages_early(void **state)
+{
+	(void)state;
+	run(do_pages_early);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -1859,6 +1952,7 @@ int main(void)
 	    cmocka_unit_test(test_killed),
 	    cmocka_unit_test(test_after_error),
 	    cmocka_unit_test(test_pages_twice),
+	    cmocka_unit_test(test_pages_early),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
