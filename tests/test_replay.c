@@ -132,12 +132,145 @@ static void test_rotten_reads(void **state)
 	run(do_rotten_reads, 5, 3, 1);
 }
 
+/* ---- a ring that is full ---- */
+
+#define METAS 64u
+static uint64_t metas[METAS], metas_version; /* the newest that was acknowledged */
+static unsigned at_work;
+static struct co_cond work_done;
+
+/* All metadata blocks get the next version, in one record. */
+static int write_metas(void)
+{
+	char *data = buf_get_wait(BLOCK_BYTES);
+	int err;
+
+	for (unsigned i = 0; i < METAS; i++) {
+		fill(data, metas[i], metas_version + 1);
+		assert_int_equal(raid_stage_image(raid, metas[i], data), 0);
+	}
+	buf_put(data);
+	err = raid_commit(raid);
+	metas_version += !err;
+	return err;
+}
+
+/* They are of the version that was acknowledged, or all of the next. */
+static void compare_metas(void)
+{
+	char *data = buf_get_wait(BLOCK_BYTES), want[BLOCK_BYTES];
+	bool next = false;
+
+	for (unsigned i = 0; i < METAS; i++) {
+		assert_int_equal(raid_read(raid, metas[i], 1, data), 0);
+		fill(want, metas[i], metas_version + next);
+		if (i == 0 && memcmp(data, want, BLOCK_BYTES)) {
+			next = true;
+			fill(want, metas[i], metas_version + next);
+		}
+		assert_memory_equal(data, want, BLOCK_BYTES);
+	}
+	buf_put(data);
+}
+
+static void checkpoint_co(void *arg)
+{
+	(void)journal_checkpoint(raid); /* the power may go */
+	at_work--;
+	co_cond_wake_all(&work_done);
+}
+
+/* The power goes at the n-th point after the checkpoint has ended. */
+static void crash_co(void *arg)
+{
+	while (!raid->error && raid->journal.tail == 1)
+		co_cond_wait(&raid->journal.done);
+	world_crash_at(world, POINT_CHANGES, *(uint64_t *)arg);
+	at_work--;
+	co_cond_wake_all(&work_done);
+}
+
+/* While a checkpoint takes its time commits fill the rings, until one has to wait for its end. Returns the first error. */
+static int fill_rings(uint64_t n)
+{
+	const uint64_t slices = LABEL_AREA_BYTES + JOURNAL_BYTES;
+	struct simfault f = {.kind = SIMFAULT_DELAY,
+			     .on = SIMFAULT_ON_WRITE,
+			     .off_bytes = slices,
+			     .len_bytes = label_b_off(disk_bytes) - slices,
+			     .param = NS_PER_S};
+	uint64_t began = world_now_ns(world);
+	int err;
+
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(write_metas(), 0);
+	write_blocks(64); /* for the checkpoint to write home */
+	for (unsigned i = 0; i < disk_count; i++)
+		assert_int_equal(simdev_fault(disks[i].dev, &f), 0);
+	co_cond_init(&work_done);
+	at_work = 2;
+	assert_int_equal(co_spawn(loop, checkpoint_co, NULL), 0);
+	while (!raid->journal.finishing)
+		co_cond_wait(&raid->journal.done);
+	assert_int_equal(co_spawn(loop, crash_co, &n), 0);
+	do
+		err = write_metas();
+	while (!err && raid->journal.checkpointing);
+	assert_true(world_now_ns(world) - began > NS_PER_S); /* it did wait */
+	if (!err)
+		err = write_metas();
+	world_crash(world);
+	while (at_work)
+		co_cond_wait(&work_done);
+	return err;
+}
+
+static void do_full_ring(void)
+{
+	int err = -1;
+
+	format();
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(raid_meta_ensure(raid, METAS, 0), 0);
+	for (unsigned i = 0; i < METAS; i++) {
+		metas[i] = raid_alloc_meta(raid, 0);
+		raid_stage_live(raid, metas[i], 1);
+	}
+	metas_version = 0;
+	assert_int_equal(write_metas(), 0);
+	close_volume();
+	save();
+	for (uint64_t n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		metas_version = 1;
+		model_count = 0;
+		assert_int_equal(open_flags(0), 0);
+		err = fill_rings(n);
+		crash();
+		for (unsigned i = 0; i < disk_count; i++)
+			simdev_faults_clear(disks[i].dev);
+		assert_int_equal(open_flags(0), 0);
+		compare();
+		compare_metas();
+		close_volume();
+	}
+	save_end();
+}
+
+/* The record that goes where old ones were is not yet there: then they still count. */
+static void test_full_ring(void **state)
+{
+	(void)state;
+	run(do_full_ring, 1, 2, 1); /* all records are in both rings */
+}
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_torn_record),
 	    cmocka_unit_test(test_rotten_reads),
+	    cmocka_unit_test(test_full_ring),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
