@@ -31,6 +31,7 @@
 #include "xxh3.h"
 
 #define PAGE_CACHE_BYTES_DEFAULT (64ull << 20)
+#define PAGES_MIN 16u /* of the cache: parts of it may be dirty, and may be marked by a rebuild */
 #define PAGES_PER_BATCH 64u
 #define PAGE_COPIES_MAX MEMBERS_MAX
 #define PAGE_LOST_GEN_SHIFT 40 /* no page is written so often in one epoch */
@@ -93,7 +94,7 @@ int pages_init(struct raid *r)
 {
 	uint64_t bytes = r->options.page_cache_bytes ? r->options.page_cache_bytes : PAGE_CACHE_BYTES_DEFAULT;
 
-	r->page_count_max = MAX(bytes / BLOCK_BYTES, 64u);
+	r->page_count_max = MAX(bytes / BLOCK_BYTES, PAGES_MIN);
 	r->page_hash_size = 1024;
 	while (r->page_hash_size < r->page_count_max)
 		r->page_hash_size *= 2;

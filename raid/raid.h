@@ -69,7 +69,7 @@ struct raid_hooks {
 enum { RAID_OPEN_READ_ONLY = 1, RAID_OPEN_CHECK = 2 /* fsck: nothing is written, replay stays in memory */ };
 struct raid_options {
 	unsigned flags;
-	uint64_t page_cache_bytes; /* checksum pages; 0: 64 MiB */
+	uint64_t page_cache_bytes; /* bitmap and checksum pages; those in use or dirty are kept beyond it; 0: 64 MiB */
 	uint64_t commit_ns_max;    /* what was changed is durable so much later at the latest, by the commit timer; 0: 5 s */
 	uint64_t (*wall_clock_s)(void); /* for people: when a scrub ended; NULL: not known */
 };

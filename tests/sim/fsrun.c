@@ -221,8 +221,9 @@ static int make_ballast(struct run *run)
 	struct rig *g = &run->rig;
 	struct fs_attr dir, attr;
 	struct fs_stat st;
-	uint64_t spare = rng_below(&g->rng, most[rng_below(&g->rng, ARRAY_SIZE(most))]), bytes;
+	uint64_t spare = rng_below(&g->rng, rig_aims_full(g) ? most[0] : most[rng_below(&g->rng, ARRAY_SIZE(most))]), bytes;
 	bool written = rng_chance(&g->rng, 1, 2);
+	char name[24];
 	int err;
 
 	fs_statfs(fs, &st);
@@ -231,7 +232,8 @@ static int make_ballast(struct run *run)
 	err = fs_lookup(fs, FS_ROOT_INO, "w0", &dir);
 	if (err)
 		return err;
-	err = fs_mknod(fs, dir.ino, "ballast", S_IFREG | 0600, 0, 0, &cred, &attr);
+	snprintf(name, sizeof(name), "ballast%u", g->round);
+	err = fs_mknod(fs, dir.ino, name, S_IFREG | 0600, 0, 0, &cred, &attr);
 	fs_unref(fs, dir.ino, 1);
 	if (err)
 		return err;
@@ -243,6 +245,22 @@ static int make_ballast(struct run *run)
 	world_tell(g->world, "ballast of %llu blocks: %d",
 		   (unsigned long long)(st.blocks_avail - spare), err);
 	fs_unref(fs, attr.ino, 1);
+	return err;
+}
+
+/* The ballast is part of what is expected from then on. */
+static int fill(void *arg)
+{
+	struct run *run = arg;
+	struct model found;
+	int err = done(run, make_ballast(run), "making the ballast");
+
+	if (!err)
+		err = done(run, fs_sync(run->work.fs), "fs_sync");
+	if (!err)
+		err = work_read_all(&run->work, &found);
+	if (!err)
+		model_adopt(&run->work.model, &found);
 	return err;
 }
 
@@ -259,6 +277,7 @@ static int make(void *arg)
 	if (!err) {
 		rig_members_update(g);
 		rig_faults_soon(g);
+		rig_aim_fire(g, STATE_FORMATTING);
 	}
 	if (!err)
 		err = done(run, fs_format(g->raid), "fs_format");
@@ -268,23 +287,15 @@ static int make(void *arg)
 		err = mount_all(run);
 	if (!err)
 		err = work_make_homes(&run->work);
-	if (!err && rng_chance(&g->rng, 1, g->small ? 2 : 8)) {
-		struct model found;
-
-		err = done(run, make_ballast(run), "making the ballast");
-		if (!err)
-			err = done(run, fs_sync(run->work.fs), "fs_sync");
-		if (!err)
-			err = work_read_all(&run->work, &found);
-		if (!err)
-			model_adopt(&run->work.model, &found);
-	}
+	if (!err && (rng_chance(&g->rng, 1, g->small ? 2 : 8) || rig_aims_full(g)))
+		err = fill(run);
 	return err;
 }
 
 static const struct round_ops fs_round = {
     .make = make,
     .come_back = come_back,
+    .fill = fill,
     .work = work,
     .close = unmount_all,
     .closed = closed,
@@ -321,8 +332,7 @@ void fsrun_seed(const struct sim_options *o, struct sim_stats *stats)
 		run->ops = o->ops;
 	run->options.dirty_bytes_max =
 	    rng_chance(&run->rig.rng, 1, 2) ? 0 : (1ull << 20) << rng_below(&run->rig.rng, 5);
-	run->options.node_cache_bytes =
-	    rng_chance(&run->rig.rng, 1, 2) ? 0 : (256ull << 10) << rng_below(&run->rig.rng, 5);
+	run->options.node_cache_bytes = run->rig.node_cache_bytes;
 	work_init(&run->work, &run->rig, 1 + (unsigned)rng_below(&run->rig.rng, MODEL_WORKERS_MAX));
 	if (loop_run_co(run->rig.loop, run_main, run))
 		rig_fail(&run->rig, "no memory");

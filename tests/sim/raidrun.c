@@ -1005,7 +1005,7 @@ static void work(void *arg)
 	struct rig *g = &run->rig;
 
 	run->stop = false;
-	run->fill_percent = (unsigned)rng_range(&g->rng, rng_chance(&g->rng, 1, 3) ? 95 : 10, 100);
+	run->fill_percent = (unsigned)rng_range(&g->rng, rig_aims_full(g) || rng_chance(&g->rng, 1, 3) ? 95 : 10, 100);
 	for (unsigned i = 0; i < run->worker_count; i++) {
 		run->workers[i].ops_left = run->ops / run->worker_count + 1;
 		rig_must(g, !rig_spawn(g, worker_main, &run->workers[i]), "no memory");

@@ -191,6 +191,7 @@ void rig_init(struct rig *g, const struct sim_options *o)
 	static const unsigned levels[] = {1, 5, 5, 5, 6, 6, 6, 10, 10, 0, 50, 60};
 	static const uint64_t strips[] = {4096, 16384, 65536, 65536, 131072, 262144};
 	uint64_t size_bytes;
+	struct rng caches;
 	unsigned min;
 
 	*g = (struct rig){.o = o, .doing = "starting"};
@@ -209,14 +210,20 @@ void rig_init(struct rig *g, const struct sim_options *o)
 	for (unsigned i = 0; i < ARRAY_SIZE(g->priority); i++)
 		g->priority[i].acked = g->priority[i].tried = 50;
 
+	rig_aim_draw(g);
+	rng_fork(&caches, "caches", o->seed);
+	g->page_cache_bytes = rng_chance(&caches, 1, 2) ? 0 : (uint64_t)BLOCK_BYTES << rng_range(&caches, 4, 7);
+	g->node_cache_bytes = rng_chance(&caches, 1, 2) ? 0 : (uint64_t)BLOCK_BYTES << rng_below(&caches, 9);
 	g->level =
 	    o->level >= 0 ? (unsigned)o->level : levels[rng_below(&g->rng, ARRAY_SIZE(levels))];
+	if (o->level < 0 && rig_aims_at(g, STATE_DEGRADED_2))
+		g->level = 1; /* where a third may fail */
 	min = members_min(g->level);
 	g->member_count = min + (unsigned)rng_below(&g->rng, 4);
 	if (rng_chance(&g->rng, 1, 6))
 		g->member_count += 2;
 	if (g->level == 1)
-		g->member_count = MIN(g->member_count, 4);
+		g->member_count = rig_aims_at(g, STATE_DEGRADED_2) ? 4 : MIN(g->member_count, 4);
 	if (o->members)
 		g->member_count = MAX(o->members, min);
 	if (g->level == 10 || g->level == 50 || g->level == 60)
@@ -234,7 +241,7 @@ void rig_init(struct rig *g, const struct sim_options *o)
 	    .fs = &g->fs,
 	};
 	size_bytes = rng_range(&g->rng, 56, 80) * MIB;
-	g->small = rng_chance(&g->rng, 1, 3);
+	g->small = rng_chance(&g->rng, 1, 3) || rig_aims_full(g);
 	if (g->small)
 		size_bytes = rng_range(&g->rng, 48, 52) * MIB;
 	for (unsigned i = 0; i < g->member_count; i++) {
@@ -401,7 +408,7 @@ void rig_format(struct rig *g)
 		if (world_crashed(g->world))
 			rig_bury(g);
 	}
-	if (rng_chance(&g->fault_rng, 1, 3)) {
+	if (rng_chance(&g->fault_rng, 1, 3) || rig_aims_at(g, STATE_FORMATTING)) {
 		/* No redundancy stands behind it yet: it may fail, and then must have said so. */
 		g->beyond = true;
 		rig_faults_format(g);
@@ -470,6 +477,7 @@ int rig_open(struct rig *g, unsigned flags)
 		devs[j] = dev;
 	}
 	options.flags = flags;
+	options.page_cache_bytes = g->page_cache_bytes;
 	g->checking = flags & RAID_OPEN_CHECK;
 	err = raid_open(g->loop, devs, count, rng_chance(&g->rng, 1, 2) ? &g->fs : NULL, &options,
 			&g->raid);

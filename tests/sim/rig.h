@@ -66,6 +66,13 @@ enum rig_state {
 extern const char *const rig_state_names[RIG_STATES];
 /* False: cannot happen, and why. */
 bool rig_hit_possible(enum rig_fault kind, enum rig_state state, const char **ret_why);
+/* A fault, and the state that it is to hit in. FAULT_KINDS: none. */
+struct rig_aim {
+	enum rig_fault kind;
+	enum rig_state state;
+};
+/* "FAULT@STATE", by their names, or "none". */
+bool rig_aim_parse(const char *text, struct rig_aim *ret);
 
 struct sim_options {
 	uint64_t seed;
@@ -79,6 +86,8 @@ struct sim_options {
 	bool alone;	  /* no other seed: a failure is the end of the report */
 	bool script;	  /* says what is done, not what comes of it */
 	unsigned salt;	  /* other latencies and crash points for the same seed */
+	const struct rig_aim *aim; /* NULL: drawn */
+	char aim_text[32];	   /* as given */
 	const struct skip *skip; /* what is left out; NULL: nothing */
 	struct sim_trail *trail; /* where to leave what happened; NULL: nowhere */
 	const char *replay; /* the command that runs this seed again */
@@ -149,6 +158,8 @@ struct rig {
 	void *abandon_arg;
 	/* Blocks that may still be written, as users see it; NULL: what the volume says. Same arg. */
 	void (*space)(void *arg, uint64_t *ret_free, uint64_t *ret_all);
+	struct rig_aim aim; /* this seed goes for one of the rare cells of the matrix, or not */
+	uint64_t page_cache_bytes, node_cache_bytes; /* 0: the default, which holds all that simulated members have */
 	bool small;	    /* members of about the least size, so that filling them is soon done */
 	bool scrub_partial; /* the next scrub may go on from a cursor */
 	bool slow;	    /* something took long, as it may */
@@ -230,6 +241,16 @@ bool rig_pull(struct rig *g, struct rng *r);
 void rig_faults(struct rig *g);
 /* The same, to hit with one of the next I/Os: where the state will not last. */
 void rig_faults_soon(struct rig *g);
+/*
+ * The aim. Brings a volume that is at work into its state, if it is one of those; waits a while until it is there.
+ * False: it is not, or is not the aim.
+ */
+bool rig_aim_reach(struct rig *g);
+/* Arms the fault that is aimed, to hit with one of the next I/Os, if `state` is where: now, or next. */
+void rig_aim_fire(struct rig *g, enum rig_state state);
+bool rig_aims_at(const struct rig *g, enum rig_state state);
+/* Whether a volume that is nearly full is wanted. */
+bool rig_aims_full(const struct rig *g);
 /* All faults end; what hung is let go. */
 void rig_faults_end(struct rig *g);
 /*

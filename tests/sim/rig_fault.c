@@ -109,7 +109,9 @@ bool rig_fault_chance(struct rig *g, enum rig_fault kind, uint64_t part, uint64_
 	/* Without any tolerance there is nothing that could be more than it. */
 	if (kind == FAULT_FREEZE && !g->tolerance)
 		return false;
-	return g->o->faults >> kind & 1 && !g->faults_off && rng_chance(&g->fault_rng, part, whole);
+	if (!(g->o->faults >> kind & 1) || g->faults_off)
+		return false;
+	return rng_chance(&g->fault_rng, part, whole) || (g->aim.kind == kind && rng_chance(&g->fault_rng, 3, 4));
 }
 
 static const struct slot *chain_root(const struct rig *g, const struct slot *s)
@@ -151,16 +153,22 @@ static struct slot *fault_slot(struct rig *g, struct rng *r)
 	return count ? list[rng_below(r, count)] : NULL;
 }
 
-/* Which I/O: of all of the member or of a piece of it, once, some times or for good. */
-static void fault_scope(struct rng *r, struct slot *s, bool soon, struct simfault *f)
-{
-	static const uint64_t skips[2][3] = {{1, 10, 200}, {1, 2, 10}};
+enum when {
+	LATER,
+	SOON, /* with one of the next I/Os */
+	NEXT, /* wherever that goes */
+};
 
-	if (rng_chance(r, 1, 2)) {
+/* Which I/O: of all of the member or of a piece of it, once, some times or for good. */
+static void fault_scope(struct rng *r, struct slot *s, enum when when, struct simfault *f)
+{
+	static const uint64_t skips[][3] = {[LATER] = {1, 10, 200}, [SOON] = {1, 2, 10}, [NEXT] = {1, 1, 2}};
+
+	if (rng_chance(r, 1, 2) && when != NEXT) {
 		f->off_bytes = damage_place(r, s->dev);
 		f->len_bytes = rng_range(r, 1, FAULT_BLOCKS_MAX) * BLOCK_BYTES;
 	}
-	f->skip = rng_below(r, skips[soon][rng_below(r, 3)]);
+	f->skip = rng_below(r, skips[when][rng_below(r, 3)]);
 	switch (rng_below(r, 4)) {
 	case 0:
 		f->count = 1;
@@ -169,6 +177,8 @@ static void fault_scope(struct rng *r, struct slot *s, bool soon, struct simfaul
 		f->count = rng_range(r, 2, 40);
 		break;
 	case 2: /* now and then, for good */
+		if (when == NEXT)
+			break;
 		f->part = 1;
 		f->whole = (unsigned)rng_range(r, 2, 30);
 		break;
@@ -233,7 +243,7 @@ static void fault_params(struct rng *r, struct slot *s, enum rig_fault kind, str
 	}
 }
 
-static void fault_arm(struct rig *g, struct rng *r, struct slot *s, enum rig_fault kind, bool soon)
+static void fault_arm(struct rig *g, struct rng *r, struct slot *s, enum rig_fault kind, enum when when)
 {
 	static const enum simfault_kind kinds[] = {
 	    [FAULT_EIO_READ] = SIMFAULT_EIO_READ,
@@ -256,7 +266,7 @@ static void fault_arm(struct rig *g, struct rng *r, struct slot *s, enum rig_fau
 	};
 	struct simfault f = {.kind = kinds[kind]};
 
-	fault_scope(r, s, soon, &f);
+	fault_scope(r, s, when, &f);
 	fault_params(r, s, kind, &f);
 	f.tag = (uint8_t)(kind + 1);
 	if (kind == FAULT_DELAY || kind == FAULT_HANG)
@@ -281,14 +291,16 @@ static void fault_arm(struct rig *g, struct rng *r, struct slot *s, enum rig_fau
 	s->suspect = s->damaged = true;
 }
 
-/* `anybody`: whoever it hits, budget or not. */
-static void fault_one(struct rig *g, bool anybody, bool soon)
+/* `anybody`: whoever it hits, budget or not. NEXT: the one that is aimed. */
+static void fault_one(struct rig *g, bool anybody, enum when when)
 {
 	struct slot *s;
 	struct rng r;
 	bool skip = !rig_turn(g, SKIP_FAULT, &r);
 	enum rig_fault kind = (enum rig_fault)rng_below(&r, FAULT_CLONE);
 
+	if (when == NEXT)
+		kind = g->aim.kind;
 	if (skip || !(g->o->faults >> kind & 1))
 		return;
 	s = anybody || fault_is_harmless(kind) ? &g->slots[rng_below(&r, g->slot_count)]
@@ -296,10 +308,10 @@ static void fault_one(struct rig *g, bool anybody, bool soon)
 	if (!s)
 		return;
 	if (kind == FAULT_DAMAGE || kind == FAULT_ZERO) {
-		damage_slot(g, &r, s, (unsigned)rng_range(&r, 1, 60), kind);
+		damage_slot(g, &r, s, (unsigned)rng_range(&r, 1, when == NEXT ? 2000 : 60), kind);
 		g->stats.faults++;
 	} else {
-		fault_arm(g, &r, s, kind, soon);
+		fault_arm(g, &r, s, kind, when);
 	}
 }
 
@@ -313,7 +325,7 @@ void rig_faults(struct rig *g)
 	unsigned n = rng_chance(&g->fault_rng, 1, 2) ? 0 : (unsigned)rng_range(&g->fault_rng, 1, 3);
 
 	while (n-- && faults_may(g))
-		fault_one(g, false, false);
+		fault_one(g, false, LATER);
 }
 
 void rig_faults_soon(struct rig *g)
@@ -321,15 +333,23 @@ void rig_faults_soon(struct rig *g)
 	unsigned n = rng_chance(&g->fault_rng, 1, 2) ? 0 : (unsigned)rng_range(&g->fault_rng, 2, 5);
 
 	while (n-- && faults_may(g))
-		fault_one(g, false, true);
+		fault_one(g, false, SOON);
+}
+
+void rig_aim_fire(struct rig *g, enum rig_state state)
+{
+	/* The others are not of single members: what puts a copy beside it, and so on, looks at the aim by itself. */
+	if (rig_aims_at(g, state) && g->aim.kind < FAULT_CLONE && faults_may(g))
+		fault_one(g, g->phase == PHASE_FORMAT && g->beyond, NEXT);
 }
 
 void rig_faults_format(struct rig *g)
 {
 	unsigned n = (unsigned)rng_range(&g->fault_rng, 1, 3);
 
+	rig_aim_fire(g, STATE_FORMATTING);
 	while (n--)
-		fault_one(g, true, true);
+		fault_one(g, true, SOON);
 }
 
 /* What befell members of a volume that is not yet one is over; for one that shrank another is taken. */
@@ -478,7 +498,7 @@ void rig_faults_beyond(struct rig *g, bool honest)
 			if (kind == FAULT_DAMAGE || kind == FAULT_ZERO)
 				damage_slot(g, &f, s, (unsigned)rng_range(&f, 1, 2000), kind);
 			else
-				fault_arm(g, &f, s, kind, false);
+				fault_arm(g, &f, s, kind, LATER);
 			s->faulty = true;
 		}
 	}

@@ -14,6 +14,10 @@ struct dev *rig_slot_open(struct rig *g, struct slot *s);
 struct slot *rig_sound_slot(struct rig *g, struct rng *r);
 /* Tells rig_hit of the faults of this member. */
 void rig_watch(struct rig *g, struct simdev *d);
+/* For rig_init. */
+void rig_aim_draw(struct rig *g);
+/* What the volume is doing now: bits of enum rig_state. */
+unsigned rig_states(struct rig *g);
 /* Arms a few faults, on anybody. */
 void rig_faults_format(struct rig *g);
 void rig_faults_format_end(struct rig *g);

@@ -28,8 +28,6 @@ static const struct {
     {FAULT_STALE, ALL & ~OPENING, "it is put back between two openings"},
     {FAULT_FREEZE, ALL & ~(BIT(STATE_HEALTHY) | BIT(STATE_NEARLY_FULL) | BIT(STATE_FULL)), "whole arrays vanish and come back after mending, and while working"},
     {FAULT_BEYOND, ALL & ~WORKING, "what is too much is armed while working, by definition of the round"},
-    {FAULT_DAMAGE, BIT(STATE_FORMATTING), "formatting reads nothing that was there before"},
-    {FAULT_ZERO, BIT(STATE_FORMATTING), "formatting reads nothing that was there before"},
 };
 
 bool rig_hit_possible(enum rig_fault kind, enum rig_state state, const char **ret_why)
@@ -86,7 +84,7 @@ static unsigned states_working(struct rig *g)
 	return states ? states : BIT(STATE_HEALTHY);
 }
 
-static unsigned states_now(struct rig *g)
+unsigned rig_states(struct rig *g)
 {
 	switch (g->phase) {
 	case PHASE_FORMAT:
@@ -105,7 +103,7 @@ static unsigned states_now(struct rig *g)
 
 void rig_hit(struct rig *g, enum rig_fault kind)
 {
-	unsigned states = world_crashed(g->world) ? 0 : states_now(g);
+	unsigned states = world_crashed(g->world) ? 0 : rig_states(g);
 
 	for (unsigned i = 0; i < RIG_STATES; i++) {
 		if (states & BIT(i))

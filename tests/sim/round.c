@@ -31,6 +31,7 @@ static void come_back(struct round *r)
 		if (tries < REPLAY_CRASHES_MAX && rng_chance(&g->rng, 1, 4))
 			rig_crash_soon(g, r->ops->replay_points);
 		rig_faults_soon(g);
+		rig_aim_fire(g, g->after_crash ? STATE_REPLAYING : STATE_MOUNTING);
 		err = r->ops->come_back(r->arg);
 		if (!err && !world_crashed(g->world)) {
 			rig_crash_off(g);
@@ -76,6 +77,8 @@ static int meddle(struct round *r)
 	struct rig *g = r->rig;
 	int err;
 
+	if (rig_aim_reach(g))
+		rig_aim_fire(g, g->aim.state);
 	rig_faults(g);
 	co_sleep_ns(rng_below(&g->rng, r->ops->meddle_ns));
 	if (world_crashed(g->world))
@@ -92,12 +95,12 @@ static void one_round(struct round *r)
 {
 	struct rig *g = r->rig;
 	uint64_t before = world_points(g->world, POINT_CHANGES);
-	bool alone;
+	bool alone, shut = (rig_aims_at(g, STATE_UNMOUNTING) || rig_aims_at(g, STATE_MOUNTING)) && rng_chance(&g->fault_rng, 3, 4);
 
 	g->stats.rounds++;
 	/* Left alone after the work, for what time makes a promise of; else crashed in it, mostly. */
 	alone = rng_chance(&g->rng, 1, 5);
-	if (alone)
+	if (alone || shut)
 		rig_crash_off(g);
 	else
 		rig_crash_soon(g, r->points * 5 / 4);
@@ -107,9 +110,12 @@ static void one_round(struct round *r)
 	(void)meddle(r); /* an error is a crash, and that is seen below */
 	rig_join(g);
 	r->points = world_points(g->world, POINT_CHANGES) - before;
-	if (!world_crashed(g->world) && rng_chance(&g->rng, 1, 3)) {
+	if (!world_crashed(g->world) && (rng_chance(&g->rng, 1, 3) || shut)) {
 		/* Nothing is under way, and still a crash may come in the end of it. */
 		rig_faults_soon(g);
+		if (rig_aims_at(g, STATE_UNMOUNTING))
+			(void)rig_scrub_begin(g); /* reads */
+		rig_aim_fire(g, STATE_UNMOUNTING);
 		if (!r->ops->close(r->arg)) {
 			rig_crash_off(g);
 			g->stats.remounts++;
@@ -144,6 +150,13 @@ static void scrub_beyond(struct rig *g)
 		(void)rig_scrub(g, &job);
 }
 
+/* So that what goes wrong now does so on a full volume. */
+static void fill(struct round *r)
+{
+	if (rig_aims_full(r->rig) && r->ops->fill)
+		must_not_crash(r, r->ops->fill(r->arg));
+}
+
 /*
  * From a sound volume beyond what is tolerated, while it is used. P2: what can be read is right, all else is an error to who
  * asks for it and to nobody else, and everything ends: calls, scrubs, unmounting, opening again. Judged while it is
@@ -158,6 +171,7 @@ static void beyond_round(struct round *r)
 	must_not_crash(r, r->ops->close(r->arg));
 	r->ops->closed(r->arg);
 	must_not_crash(r, r->ops->come_back(r->arg));
+	fill(r);
 	g->faults_off = false;
 	r->ops->keep(r->arg);
 	rig_say(g, "working before too much fails");
@@ -165,6 +179,8 @@ static void beyond_round(struct round *r)
 	if (rng_chance(&g->fault_rng, 1, 3))
 		(void)rig_scrub_begin(g);
 	co_sleep_ns(rng_below(&g->fault_rng, r->ops->meddle_ns / 2));
+	if (g->aim.kind == FAULT_BEYOND)
+		(void)rig_aim_reach(g);
 	rig_faults_beyond(g, rng_chance(&g->fault_rng, 3, 4));
 	rig_join(g);
 	r->ops->judge_beyond(r->arg);
@@ -199,9 +215,12 @@ static bool bad_round(struct round *r)
 		return true;
 	}
 	must_not_crash(r, rig_mend(g));
+	fill(r);
 	g->beyond = true;
 	r->ops->work(r->arg);
 	co_sleep_ns(rng_below(&g->fault_rng, r->ops->meddle_ns / 2));
+	if (g->aim.kind == FAULT_FREEZE)
+		(void)rig_aim_reach(g);
 	rig_freeze(g);
 	rig_join(g);
 	world_crash(g->world);

@@ -15,6 +15,8 @@ struct round_ops {
 	int (*make)(void *arg);
 	/* Opens the volume and what stands on it, and judges it. */
 	int (*come_back)(void *arg);
+	/* Leaves next to nothing free, while nobody works. May be NULL. */
+	int (*fill)(void *arg);
 	/* Spawns the workers of a round. */
 	void (*work)(void *arg);
 	/* Closes cleanly; then everything done is a promise. */

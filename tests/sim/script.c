@@ -46,6 +46,7 @@ void script_init(struct script *s, unsigned level, uint64_t seed, bool verbose)
 	};
 	rig_init(g, &s->options);
 	g->faults_off = true;
+	g->page_cache_bytes = 0;
 	g->abandon = abandon_fs;
 	g->abandon_arg = s;
 	g->member_count = s->options.members;

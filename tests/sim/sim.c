@@ -20,6 +20,8 @@
 #include <unistd.h>
 
 #define POOL_BYTES	 (64u << 20)
+#define AIMED_SEEDS	 4  /* at a time */
+#define AIMED_SEEDS_MAX	 32 /* for one cell */
 #define SEED_SECONDS_MAX 600 /* real time: then it hangs without letting the simulated clock move  \
 			      */
 
@@ -40,8 +42,9 @@ static const char usage[] =
     "  --jobs N           seeds at a time; default 1\n"
     "  --twice            run each seed twice and compare the traces\n"
     "  --keep-going       go on after a failure\n"
+    "  --aim FAULT@STATE  each seed goes for this cell of the matrix; none: no seed does; default: drawn\n"
     "  --matrix           how often each fault hit in each state of the volume\n"
-    "  --complete         and fail if one never did where it can\n"
+    "  --complete         and aim at the cells that were never hit; fail if one still is not\n"
     "  --verbose          one line for each event\n"
     "  --script           only what is done: operations, faults, crashes\n"
     "  --legend           what the lines of --verbose mean\n"
@@ -123,6 +126,8 @@ static void make_replay(const struct sim_options *o, char *text)
 		ADD(" --raid-only");
 	if (o->faults_text[0])
 		ADD(" --faults %s", o->faults_text);
+	if (o->aim)
+		ADD(" --aim %s", o->aim_text);
 	if (o->salt)
 		ADD(" --salt %u", o->salt);
 	if (o->skip) {
@@ -211,6 +216,37 @@ static unsigned print_matrix(const struct sim_stats *stats, uint32_t faults)
 	return empty;
 }
 
+/* Seeds that aim at the cells which the others left empty: what chance does not do is done on purpose. */
+static void complete(const struct farm_plan *plan, const struct sim_options *options, struct sim_stats *total,
+		     uint64_t *ret_passed, uint64_t *ret_failed)
+{
+	const char *why;
+
+	for (unsigned k = 0; k < FAULT_KINDS; k++) {
+		for (unsigned i = 0; i < RIG_STATES; i++) {
+			struct rig_aim aim = {.kind = (enum rig_fault)k, .state = (enum rig_state)i};
+			struct sim_options o = *options;
+			struct farm_plan p = *plan;
+
+			o.aim = &aim;
+			snprintf(o.aim_text, sizeof(o.aim_text), "%s@%s", rig_fault_names[k], rig_state_names[i]);
+			p.last = 0;
+			while (rig_hit_possible(aim.kind, aim.state, &why) && !total->hit[k][i] &&
+			       options->faults >> k & 1 && p.last < AIMED_SEEDS_MAX) {
+				uint64_t failed = 0;
+
+				p.first = p.last + 1;
+				p.last += AIMED_SEEDS;
+				farm_run(&p, &o, total, ret_passed, &failed);
+				*ret_failed += failed;
+				printf("never hit by those: --aim %s --seeds %llu..%llu: %llu hits\n", o.aim_text,
+				       (unsigned long long)p.first, (unsigned long long)p.last,
+				       (unsigned long long)total->hit[k][i]);
+			}
+		}
+	}
+}
+
 static uint64_t number(const char *text, char **end)
 {
 	char *e;
@@ -239,6 +275,7 @@ enum {
 	OPT_KEEP,
 	OPT_TWICE,
 	OPT_VERBOSE,
+	OPT_AIM,
 	OPT_MATRIX,
 	OPT_COMPLETE,
 	OPT_SCRIPT,
@@ -262,6 +299,7 @@ static const struct option long_options[] = {
     {"twice", no_argument, NULL, OPT_TWICE},
     {"keep-going", no_argument, NULL, OPT_KEEP},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
+    {"aim", required_argument, NULL, OPT_AIM},
     {"matrix", no_argument, NULL, OPT_MATRIX},
     {"complete", no_argument, NULL, OPT_COMPLETE},
     {"script", no_argument, NULL, OPT_SCRIPT},
@@ -280,6 +318,7 @@ struct modes {
 static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan *p, struct modes *m)
 {
 	static struct skip skipped;
+	static struct rig_aim aim;
 	bool seeds = false;
 	char *end;
 	int c;
@@ -336,6 +375,15 @@ static void parse(int argc, char **argv, struct sim_options *o, struct farm_plan
 			break;
 		case OPT_VERBOSE:
 			o->verbose = true;
+			break;
+		case OPT_AIM:
+			if (!rig_aim_parse(optarg, &aim)) {
+				fprintf(stderr, "trussfs-sim: --aim: got %s, expected a fault and a state as in "
+						"the matrix, like lost@full, and one that can be\n", optarg);
+				exit(2);
+			}
+			o->aim = &aim;
+			snprintf(o->aim_text, sizeof(o->aim_text), "%s", optarg);
 			break;
 		case OPT_MATRIX:
 			m->matrix = true;
@@ -395,6 +443,8 @@ int main(int argc, char **argv)
 		passed = 1;
 	} else {
 		farm_run(&p, &o, &total, &passed, &failed);
+		if (m.complete)
+			complete(&p, &o, &total, &passed, &failed);
 	}
 	printf("%llu rounds, %llu crashes (%llu in replay), %llu operations, %llu members lost, "
 	       "%llu replaced, "
