@@ -1390,8 +1390,11 @@ static void write_lba(uint64_t lba, uint64_t version, unsigned flags)
 	buf_put(data);
 }
 
-/* Both journal images of a row, then the row is freed and written directly: the images are older than what stands there. */
-static void do_older_image(void)
+/*
+ * A block is in the journal, dies, and its place is written directly: the image is older than what stands there, for a checkpoint as for
+ * replay.
+ */
+static void older_image(bool crashes)
 {
 	struct raid_run run;
 	unsigned count;
@@ -1404,11 +1407,23 @@ static void do_older_image(void)
 	write_lba(run.lba, 1000002, 0);
 	model[model_count].lba = run.lba;
 	model[model_count++].version = 1000002;
-	crash();
-	assert_int_equal(open_flags(0), 0);
+	if (crashes) {
+		crash();
+		assert_int_equal(open_flags(0), 0);
+	}
 	compare();
 	close_volume();
 	check_clean();
+}
+
+static void do_older_image(void)
+{
+	older_image(false);
+}
+
+static void do_older_image_crash(void)
+{
+	older_image(true);
 }
 
 static void test_older_image(void **state)
@@ -1418,25 +1433,41 @@ static void test_older_image(void **state)
 	run_on(do_older_image, 1, 2);
 }
 
-/*
- * A row of three data blocks. The first lives; the second is written beside it and dies with its image still in the
- * journal; the third is written beside the first. The second counts in the parity that went before, and not in the new one.
- */
-static void do_dead_image(void)
+static void test_older_image_crash(void **state)
+{
+	(void)state;
+	run_on(do_older_image_crash, 0, 2);
+	run_on(do_older_image_crash, 1, 2);
+}
+
+/* An empty volume, and the data blocks of a row that is empty. */
+static void open_with_row(uint64_t lba[3])
 {
 	struct raid_run run;
-	unsigned count, disk;
 	struct chunk *c;
-	uint64_t lba[3], off;
+	unsigned count;
 
 	disks_new();
 	assert_int_equal(format(), 0);
 	assert_int_equal(open_flags(0), 0);
 	assert_int_equal(raid_alloc_data(raid, 12, 0, &run, 1, &count), 0);
 	c = table_chunk(raid->t, LBA_CHUNK(run.lba));
+	assert_int_equal(c->geom.width, 3);
 	assert_int_equal(run.count, c->geom.strip_blocks * c->geom.width);
-	for (unsigned i = 0; i < ARRAY_SIZE(lba); i++)
+	for (unsigned i = 0; i < 3; i++)
 		lba[i] = run.lba + (uint64_t)i * c->geom.strip_blocks;
+}
+
+/*
+ * A row of three data blocks. The first lives; the second is written beside it and dies with its image still in the
+ * journal; the third is written beside the first. The second counts in the parity that went before, and not in the new one.
+ */
+static void do_dead_image(void)
+{
+	uint64_t lba[3], off;
+	unsigned disk;
+
+	open_with_row(lba);
 	write_lba(lba[0], 1, 0);
 	assert_int_equal(journal_checkpoint(raid), 0);
 	write_lba(lba[1], 2, 0);
@@ -1457,6 +1488,55 @@ static void test_dead_image(void **state)
 {
 	(void)state;
 	run_on(do_dead_image, 5, 4);
+}
+
+/* Beside a block that a member has wrong another is written: the parity is of what the first ought to be. */
+static void do_wrong_neighbour(void)
+{
+	uint64_t lba[3], off;
+	unsigned disk;
+
+	open_with_row(lba);
+	write_lba(lba[0], 1, 0);
+	assert_int_equal(journal_checkpoint(raid), 0);
+	disk = slot_place(lba[0], 0, &off);
+	simdev_garble(disks[disk], off, BLOCK_BYTES);
+	write_lba(lba[1], 2, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		model[model_count].lba = lba[i];
+		model[model_count++].version = 1 + i;
+	}
+	close_volume();
+	compare_without(disk);
+}
+
+static void test_wrong_neighbour(void **state)
+{
+	(void)state;
+	run_on(do_wrong_neighbour, 5, 4);
+}
+
+/* One of the blocks of a read has its newest content in the journal; what is in place is right by its checksum, and old. */
+static void do_read_image(void)
+{
+	char *data = buf_get_wait(4 * BLOCK_BYTES), *want = data + 3 * BLOCK_BYTES;
+
+	open_with_blocks(60);
+	write_lba(model[1].lba, 1000001, 0);
+	assert_int_equal(raid_read(raid, model[0].lba, 3, data), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(model[i].lba, model[0].lba + i);
+		fill(want, model[i].lba, i == 1 ? 1000001 : model[i].version);
+		assert_memory_equal(data + (size_t)i * BLOCK_BYTES, want, BLOCK_BYTES);
+	}
+	crash();
+	buf_put(data);
+}
+
+static void test_read_image(void **state)
+{
+	(void)state;
+	run(do_read_image);
 }
 
 static uint64_t writes_of_all(void)
@@ -1818,9 +1898,32 @@ static bool checkpoint_runs;
 
 static void checkpoint_co(void *arg)
 {
-	assert_int_not_equal(journal_checkpoint(raid), 0);
+	assert_int_not_equal(journal_checkpoint(raid), 0); /* the power goes before it returns */
 	checkpoint_runs = false;
 	co_cond_wake_all(&checkpoint_ended);
+}
+
+/* Until it has begun to write home. */
+static void checkpoint_begin(void)
+{
+	co_cond_init(&checkpoint_ended);
+	checkpoint_runs = true;
+	assert_int_equal(co_spawn(loop, checkpoint_co, NULL), 0);
+	while (!raid->journal.finishing)
+		co_cond_wait(&raid->journal.done);
+}
+
+/* Nothing stays that is not flushed. */
+static void checkpoint_crash(void)
+{
+	set_fate(all_goes);
+	world_crash(world);
+	while (checkpoint_runs)
+		co_cond_wait(&checkpoint_ended);
+	crash();
+	set_fate(NULL);
+	for (unsigned i = 0; i < disk_count; i++)
+		simdev_faults_clear(disks[i]);
 }
 
 /*
@@ -1838,22 +1941,12 @@ static void checkpoint_cut_short(void)
 		f.off_bytes = page_off(c, 0, copy, &disk);
 		assert_int_equal(simdev_fault(disks[disk], &f), 0);
 	}
-	co_cond_init(&checkpoint_ended);
-	checkpoint_runs = true;
-	assert_int_equal(co_spawn(loop, checkpoint_co, NULL), 0);
+	checkpoint_begin();
 	co_sleep_ns(NS_PER_S / 2);
-	assert_true(raid->journal.finishing);
 	assert_int_equal(write_blocks(20), 0);
 	assert_int_equal(raid_commit(raid), 0);
 	assert_true(raid->journal.finishing);
-	set_fate(all_goes);
-	world_crash(world);
-	while (checkpoint_runs)
-		co_cond_wait(&checkpoint_ended);
-	crash();
-	set_fate(NULL);
-	for (unsigned i = 0; i < disk_count; i++)
-		simdev_faults_clear(disks[i]);
+	checkpoint_crash();
 }
 
 /*
@@ -1901,6 +1994,47 @@ static void test_pages_early(void **state)
 	run(do_pages_early);
 }
 
+/*
+ * Blocks become live while a checkpoint has the checksum pages under way, and the bitmap page is yet to come. Their transaction is not
+ * durable when the checkpoint has ended and the power goes.
+ */
+static void do_capture(void)
+{
+	struct simfault f = {.kind = SIMFAULT_DELAY, .on = SIMFAULT_ON_WRITE, .len_bytes = BLOCK_BYTES, .param = NS_PER_S};
+	unsigned count;
+
+	open_with_blocks(60);
+	assert_int_equal(write_blocks(20), 0);
+	count = model_count;
+	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	for (unsigned d = 0; d < disk_count; d++) {
+		for (unsigned i = 0; i < sum_block_count; i++) {
+			f.off_bytes = sum_blocks[i].block * BLOCK_BYTES;
+			if (sum_blocks[i].d == disks[d])
+				assert_int_equal(simdev_fault(disks[d], &f), 0);
+		}
+	}
+	checkpoint_begin();
+	assert_int_equal(write_blocks(20), 0);
+	assert_true(raid->journal.finishing);
+	while (raid->journal.checkpointing)
+		co_cond_wait(&raid->journal.done);
+	assert_int_equal(raid->error, 0);
+	checkpoint_crash();
+	model_count = count;
+	check_clean();
+	assert_int_equal(open_flags(0), 0);
+	assert_false(is_live(model[count].lba));
+	close_volume();
+}
+
+/* A checkpoint writes pages as they were when it began. */
+static void test_capture(void **state)
+{
+	(void)state;
+	run(do_capture);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -1943,7 +2077,10 @@ int main(void)
 	    cmocka_unit_test(test_freed_early),
 	    cmocka_unit_test(test_readers),
 	    cmocka_unit_test(test_older_image),
+	    cmocka_unit_test(test_older_image_crash),
 	    cmocka_unit_test(test_dead_image),
+	    cmocka_unit_test(test_wrong_neighbour),
+	    cmocka_unit_test(test_read_image),
 	    cmocka_unit_test(test_needed_member),
 	    cmocka_unit_test(test_labels_refused),
 	    cmocka_unit_test(test_returned),
@@ -1953,6 +2090,7 @@ int main(void)
 	    cmocka_unit_test(test_after_error),
 	    cmocka_unit_test(test_pages_twice),
 	    cmocka_unit_test(test_pages_early),
+	    cmocka_unit_test(test_capture),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
