@@ -606,6 +606,45 @@ static void behind_the_end(struct world *w)
 	assert_true(cut > 0);
 }
 
+/* Dirties a hole while the block at the end is written out. */
+static void sync_size_part(struct world *w, unsigned number)
+{
+	static const uint8_t data[BLOCK_BYTES] = {3};
+	struct inode *i;
+	if (number == 0) {
+		check_ok(fs_fsync(w->fs, shared_ino, false, NULL));
+		return;
+	}
+	i = inode_pin(w->fs, shared_ino);
+	assert_non_null(i);
+	while (list_empty(&i->writing))
+		co_yield ();
+	check_ok(fs_write(w->fs, shared_ino, 2 * BLOCK_BYTES, data, sizeof(data), 0));
+	inode_unpin(w->fs, i);
+}
+
+/* The size that a file had when its sync began is there after a crash, whatever was written below it meanwhile. */
+static void sync_keeps_size(struct world *w)
+{
+	static const uint8_t data[BLOCK_BYTES] = {7};
+	struct fs_attr a;
+	uint8_t out[2 * BLOCK_BYTES];
+	size_t got;
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
+	check_ok(fs_sync(w->fs));
+	fs_unref(w->fs, a.ino, 1);
+	shared_ino = a.ino;
+	check_ok(fs_write(w->fs, a.ino, 5 * BLOCK_BYTES, data, sizeof(data), 0));
+	world_side_by_side(w, 2, sync_size_part);
+	assert_int_equal(inode_find(w->fs, a.ino)->dirty_count, 1); /* the hole */
+	world_crash(w);
+	check_ok(fs_getattr(w->fs, a.ino, &a));
+	assert_int_equal(a.size, 6 * BLOCK_BYTES);
+	check_ok(read_again(w, a.ino, 5 * BLOCK_BYTES, BLOCK_BYTES, out, &got));
+	assert_int_equal(got, BLOCK_BYTES);
+	assert_memory_equal(out, data, BLOCK_BYTES);
+}
+
 /* Rename over a file, without any fsync: after a crash the name has all of the old content or all
  * of the new. */
 static void replacing(struct world *w)
@@ -707,6 +746,8 @@ static void crash_in_truncate(struct world *w)
 }
 
 /* ---- a full volume ---- */
+
+#define RESERVE_BLOCKS 64u /* of metadata, as fake_raid has it */
 
 static void fill(struct world *w, uint64_t ino, uint64_t *ret_blocks)
 {
@@ -862,6 +903,51 @@ static void full_of_tiny_files(struct world *w)
 	inodes_reap_wait(w->fs);
 	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "again", S_IFREG | 0644, 0, 0, &root_cred, &t));
 	check_ok(fs_write(w->fs, t.ino, 0, data, 900, 0));
+}
+
+/*
+ * Names took all metadata that they may have, and then holes were punched, which cuts extents in two, until the reserve was
+ * begun. Files that are open are deleted all the same, each of which needs a place on the list of orphans.
+ */
+static void full_deletes(struct world *w)
+{
+	const unsigned blocks = 16000;
+	static uint8_t big[100 * BLOCK_BYTES];
+	static uint64_t open[20000];
+	struct fs_attr a, t;
+	char name[20];
+	unsigned names = 0, k;
+	int r = 0;
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
+	fs_unref(w->fs, a.ino, 1);
+	for (k = 0; k < blocks; k += 100)
+		check_ok(fs_write(w->fs, a.ino, k * (uint64_t)BLOCK_BYTES, big, sizeof(big), 0));
+	check_ok(fs_sync(w->fs));
+	for (; r == 0 && names < ARRAY_SIZE(open); names += r == 0) {
+		snprintf(name, sizeof(name), "t%u", names);
+		r = fs_mknod(w->fs, FS_ROOT_INO, name, S_IFREG | 0644, 0, 0, &root_cred, &t);
+		if (r == 0)
+			fs_unref(w->fs, t.ino, 1);
+	}
+	check_err(r, -ENOSPC);
+	assert_true(names > 500);
+	for (k = 0; k < blocks && raid_meta_ready(w->raid, RAID_ALLOC_RESERVE) >= RESERVE_BLOCKS; k += 2)
+		check_ok(fs_fallocate(w->fs, a.ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				      k * (uint64_t)BLOCK_BYTES, BLOCK_BYTES));
+	assert_true(k < blocks);
+	world_remount(w); /* no node is left that was made ready before */
+	for (k = 0; k < names; k++) {
+		snprintf(name, sizeof(name), "t%u", k);
+		check_ok(fs_lookup(w->fs, FS_ROOT_INO, name, &t));
+		open[k] = t.ino;
+		check_ok(fs_unlink(w->fs, FS_ROOT_INO, name));
+	}
+	for (k = 0; k < names; k++)
+		fs_unref(w->fs, open[k], 1);
+	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "f"));
+	inodes_reap_wait(w->fs);
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "again", S_IFREG | 0644, 0, 0, &root_cred, &t));
+	fs_unref(w->fs, t.ino, 1);
 }
 
 /* ---- failures ---- */
@@ -1051,6 +1137,11 @@ static void test_crashes(void **state)
 		world_test(seed, &p, 0, behind_the_end);
 	}
 }
+static void test_sync_size(void **state)
+{
+	struct fake_raid_params p = {.yield_one_in = 1, .commit_ns_max = UINT64_MAX / 4};
+	for_seeds(seed, 4) world_test(seed, &p, 0, sync_keeps_size);
+}
 static void test_many_extents(void **state)
 {
 	world_test(1, NULL, 0, many_extents);
@@ -1093,6 +1184,17 @@ static void test_full(void **state)
 	world_test(6, &p, 400000, full_of_tiny_files);
 	p.run_blocks_max = 1;
 	world_test(7, &p, 0, full_of_tiny_files);
+}
+static void test_full_delete(void **state)
+{
+	struct fake_raid_params p = {.yield_one_in = 3,
+				     .commit_ns_max = 5 * NS_PER_S,
+				     .data_chunk_blocks = 20000,
+				     .data_chunks_max = 1,
+				     .meta_chunk_blocks = 512,
+				     .meta_chunks_max = 1,
+				     .meta_reserve_blocks = RESERVE_BLOCKS};
+	world_test(1, &p, 0, full_deletes);
 }
 static void test_failures(void **state)
 {
@@ -1195,7 +1297,8 @@ int main(void)
 	    cmocka_unit_test(test_limits),	 cmocka_unit_test(test_old_bytes),
 	    cmocka_unit_test(test_many_extents), cmocka_unit_test(test_against_model),
 	    cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_many_hands),
-	    cmocka_unit_test(test_full),	 cmocka_unit_test(test_failures),
+	    cmocka_unit_test(test_full),	 cmocka_unit_test(test_full_delete),
+	    cmocka_unit_test(test_failures),	 cmocka_unit_test(test_sync_size),
 	    cmocka_unit_test(test_crashes),	 cmocka_unit_test(test_pool),
 	    cmocka_unit_test(test_pieces),	 cmocka_unit_test(test_age),
 	};
