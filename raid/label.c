@@ -25,12 +25,13 @@
  *
  * The vote. Every device shows its newest table in labels B; the newest of all is T. Where a place
  * of labels B is damaged, a newer table in labels A counts if everybody who is there and in service
- * in it has seen it: true if it was committed and then damaged. A and B are forked if each is out
+ * in it has seen it, that one and not another of the same number: true if it was committed and then
+ * damaged. A and B are forked if each is out
  * of service in the other's table and each went on since they were last together: then neither
  * history may be dropped by us, and the open is refused. Went on means a number beyond last_gen,
  * which counts those that a member may have committed although nobody ever used them, because
  * somebody else who was in service has not. Nor is A forked if some C, in service in A's table,
- * shows a newer one without A. Otherwise T decides: who is ACTIVE in T and has
+ * is so in a newer one without A. Otherwise T decides: who is ACTIVE in T and has
  * seen T is used. A single stale device alone cannot be found out: no vote can, since nothing of
  * what it missed is there.
  *
@@ -307,8 +308,9 @@ static int read_all_places(const struct source *s, struct places *p)
 static int places_sum_up(struct places *p, struct label *ret)
 {
 	struct label *near = newest_of(p, NEAR), *far = newest_of(p, FAR), *best = far ? far : near;
+	struct label_seen seen[ENDS * LABEL_PLACES];
 	unsigned valid = 0;
-	uint64_t seen = 0;
+	uint64_t seen_max = 0;
 
 	if (p->unsupported)
 		return -ENOTSUP; /* the newer program's word, not what an older one left behind */
@@ -316,8 +318,11 @@ static int places_sum_up(struct places *p, struct label *ret)
 		return p->garbage ? -EBADMSG : p->io_error ? p->io_error : -ENODATA;
 	for (unsigned end = 0; end < ENDS; end++) {
 		for (unsigned place = 0; place < LABEL_PLACES; place++) {
-			valid += p->found[end][place].table != NULL;
-			seen = MAX(seen, p->found[end][place].gen);
+			const struct label *l = &p->found[end][place];
+
+			seen[end * LABEL_PLACES + place] = (struct label_seen){l->gen, l->table_sum};
+			valid += l->table != NULL;
+			seen_max = MAX(seen_max, l->gen);
 		}
 	}
 	*ret = *best;
@@ -325,10 +330,12 @@ static int places_sum_up(struct places *p, struct label *ret)
 	ret->far = best == far;
 	ret->place[NEAR] = near == &p->found[NEAR][1];
 	ret->place[FAR] = far == &p->found[FAR][1];
-	ret->gen_seen = seen;
+	ret->gen_seen = seen_max;
+	memcpy(ret->seen, seen, sizeof(ret->seen));
 	ret->places_valid = valid;
 	if (far && near && near->gen > far->gen) {
 		ret->prepared = near->table;
+		ret->prepared_sum = near->table_sum;
 		near->table = NULL;
 		ret->prepared_counts = !p->found[FAR][0].gen || !p->found[FAR][1].gen || BREAK(vote_prepared);
 	}
@@ -874,22 +881,33 @@ static bool is_forked(const struct label *a, const struct label *b)
 	return a->gen > a_in_b->last_gen && b->gen > b_in_a->last_gen;
 }
 
+/* Somebody whom both tables count on. */
+static bool shares_member(const struct table *a, const struct table *b)
+{
+	for (unsigned i = 0; i < a->member_count; i++) {
+		const struct member *in_b = find_member(b, &a->members[i].uuid);
+
+		if (a->members[i].state == MEMBER_ACTIVE && in_b && in_b->state == MEMBER_ACTIVE)
+			return true;
+	}
+	return false;
+}
+
 /*
- * Somebody whom its table counts on went on without it: nothing was acknowledged that is not known
- * there. Needed beside last_gen where several writes in a row were interrupted, each with others in
- * service.
+ * A newer table without it has somebody in service whom its own table counts on: nothing was acknowledged under that which
+ * he would not have known, and gone on from. Needed beside last_gen where several writes in a row were interrupted, each
+ * with others in service.
  */
 static bool is_left_behind(const struct label_vote *vote, unsigned count, const struct label *l)
 {
 	for (unsigned i = 0; i < count; i++) {
 		const struct label_verdict *v = &vote->verdicts[i];
-		const struct member *it, *me;
+		const struct member *me;
 
 		if (!takes_part(v) || v->label.gen <= l->gen || BREAK(vote_left))
 			continue;
-		it = find_member(l->table, &v->label.member);
 		me = find_member(v->label.table, &l->member);
-		if (it && it->state == MEMBER_ACTIVE && me && me->state != MEMBER_ACTIVE)
+		if (me && me->state != MEMBER_ACTIVE && shares_member(l->table, v->label.table))
 			return true;
 	}
 	return false;
@@ -1004,14 +1022,27 @@ static void judge_member(struct table *t, struct dev *dev, struct label_verdict 
 	label_member_here(m, dev);
 }
 
-/* Whether everybody who is here and in service in the table has at least seen it. */
-static bool is_borne_out(const struct label_vote *vote, unsigned count, const struct table *t)
+static bool has_seen(const struct label *l, uint64_t gen, uint64_t table_sum)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(l->seen); i++) {
+		if (l->seen[i].gen == gen && l->seen[i].table_sum == table_sum)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Whether everybody who is here and in service in the table has at least seen it: this very one, since the number of
+ * one that was only prepared is given out again by those who were not there.
+ */
+static bool is_borne_out(const struct label_vote *vote, unsigned count, const struct table *t,
+			 uint64_t table_sum)
 {
 	for (unsigned i = 0; i < count; i++) {
 		const struct label_verdict *v = &vote->verdicts[i];
 		const struct member *m = takes_part(v) ? find_member(t, &v->label.member) : NULL;
 
-		if (m && m->state == MEMBER_ACTIVE && v->label.gen_seen < t->gen)
+		if (m && m->state == MEMBER_ACTIVE && !has_seen(&v->label, t->gen, table_sum))
 			return false;
 	}
 	return true;
@@ -1026,10 +1057,10 @@ static struct table *choose_table(struct label_vote *vote, unsigned count)
 		struct label *l = &vote->verdicts[i].label;
 		struct table **other = l->far ? &l->prepared : &l->table;
 
-		if (l->far && !l->prepared_counts)
+		if (!takes_part(&vote->verdicts[i]) || !*other || (l->far && !l->prepared_counts))
 			continue;
-		if (takes_part(&vote->verdicts[i]) && *other && (*other)->gen > (*best)->gen &&
-		    is_borne_out(vote, count, *other))
+		if ((*other)->gen > (*best)->gen &&
+		    is_borne_out(vote, count, *other, l->far ? l->prepared_sum : l->table_sum))
 			best = other;
 	}
 	t = *best;

@@ -23,11 +23,15 @@ struct label {
 	uint64_t compat, ro_compat, incompat;
 	unsigned places_valid; /* of 4 */
 	uint64_t table_sum;    /* tells two tables of one generation apart */
+	struct label_seen {
+		uint64_t gen, table_sum;
+	} seen[4]; /* what each place shows; gen 0: nothing that is valid */
 	bool far;              /* gen is from labels B */
 	uint8_t place[2];      /* which place of labels A and of labels B is the newest */
 	struct table *table;   /* of gen; label_clear frees it */
 	/* Newer, but in labels A only; or NULL. Counts, if others bear it out, where a place of labels B is damaged. */
 	struct table *prepared;
+	uint64_t prepared_sum;
 	bool prepared_counts;
 };
 
