@@ -29,7 +29,7 @@
 	/* labels and members */ \
 	X(label_sum) X(label_place) X(label_enough) X(vote_stale) X(vote_clone) X(vote_fork) X(vote_left) \
 	X(vote_removed) X(vote_foreign) X(vote_prepared) X(vote_spent) X(vote_unused) \
-	X(stale) X(stale_out) X(limit) X(spare) X(eject) X(move_both) X(move_wait) X(rebuild_pages) X(retire) \
+	X(stale) X(limit) X(spare) X(eject) X(move_both) X(move_wait) X(rebuild_pages) X(retire) \
 	X(scrub_verify) X(scrub_parity) X(scrub_labels) X(cell_lock) X(reserve) \
 	/* files */ \
 	X(fs_data_first) X(fs_rename) X(fs_orphan) X(fs_reap) X(fs_prefix) X(fs_tail) X(fs_guard) X(fs_node_sum) \

@@ -36,8 +36,6 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 	}
 	log_error("%s: %s: taken out of service", m->hint, why);
 	m->state = MEMBER_MISSING;
-	if (!BREAK(stale_out))
-		table_member_set_stale(r->t, member);
 	r->table_dirty = true;
 	/* Records that it shared with others are on fewer members now: the journal should not need them for long. */
 	r->journal.want_checkpoint = true;
@@ -149,12 +147,10 @@ void health_open(struct raid *r, struct dev **stale)
 		if (m->state == MEMBER_ACTIVE && !m->dev) {
 			log_warning("member %u (%s) is missing", i, m->hint);
 			m->state = MEMBER_MISSING;
-			table_member_set_stale(r->t, i);
 		} else if (m->state == MEMBER_MISSING && stale[i]) {
 			log_info("%s: member %u is back: it gets what it missed", stale[i]->name, i);
 			label_member_here(m, stale[i]);
-			m->state = MEMBER_ACTIVE;
-			table_member_set_stale(r->t, i);
+			m->state = MEMBER_ACTIVE; /* its columns are stale since the vote */
 		}
 	}
 }

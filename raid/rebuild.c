@@ -563,7 +563,7 @@ static int move_switch(struct raid *r, const struct work *w)
 		return 0;
 	/* Back: the old home has had every write. */
 	swap_homes(c, w->column);
-	c->columns[w->column].stale = was_stale || !member_here(r->t, c->columns[w->column].member);
+	c->columns[w->column].stale = was_stale;
 	if (!err) {
 		err = health_table_write_locked(r);
 		if (!err)

@@ -2,10 +2,10 @@
 /*
  * What an administrator does to members, and the reconciler that acts on the states that follow.
  *
- * fail     the member is FAILED, for good: its columns are stale. Its device stays open (and
- * locked) until the volume is closed or the member is replaced, so that nobody makes something else
- * of it in between. replace  another device becomes a member that takes over from it. The old one
- * goes on serving, if it can, until nothing lies on it any more (rebuild.c).
+ * fail     the member is FAILED, for good. Its device stays open (and locked) until the volume is closed or the member
+ *          is replaced, so that nobody makes something else of it in between.
+ * replace  another device becomes a member that takes over from it. The old one goes on serving, if it can, until
+ *          nothing lies on it any more (rebuild.c).
  *
  * The reconciler is called whenever a state may have changed and looks at the states alone, never
  * at what happened. It starts a rebuild where there is something to do, and tells one that runs to
@@ -60,7 +60,6 @@ static int fail_locked(struct raid *r, unsigned index)
 	}
 	m->state = MEMBER_FAILED;
 	log_warning("%s: taken out of service as asked", m->hint);
-	table_member_set_stale(r->t, index);
 	r->table_dirty = true;
 	space_recount(r);
 	return health_table_write_locked(r);

@@ -106,7 +106,7 @@ int table_member_add(struct table *t, const struct uuid *uuid, uint64_t size_byt
 bool table_is_gone(const struct table *t, const struct uuid *uuid);
 /* In service, and nobody in service is taking over from it: gets new chunks. */
 bool table_member_takes_chunks(const struct table *t, unsigned index);
-/* Nothing on the member is to be trusted from here on: all its columns are stale. */
+/* It comes back, and nothing on it is to be trusted: all its columns are stale. While it is away its state says so. */
 void table_member_set_stale(struct table *t, unsigned index);
 /* Exact bytes of the table; -E2BIG past TABLE_BYTES_MAX. */
 int table_encode(const struct table *t, void *out, size_t cap, size_t *ret_bytes);

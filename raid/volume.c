@@ -414,7 +414,7 @@ int raid_member_info(const struct raid *r, unsigned index, struct raid_member_in
 			if (c->columns[k].member != index)
 				continue;
 			ret->columns++;
-			ret->columns_stale += c->columns[k].stale;
+			ret->columns_stale += c->columns[k].stale || m->state != MEMBER_ACTIVE;
 		}
 	}
 	return 0;
