@@ -556,9 +556,7 @@ static int write_once(struct table *t, struct loop *loop, const struct label_own
 		a.members[a.count] = i;
 		a.devs[a.count++] = m->dev;
 	}
-	/* More gone at once than is tolerated: nothing is recorded, they may come back as they
-	 * were. */
-	if (a.count == 0 || (!table_enough(t, false) && !BREAK(label_enough)))
+	if (a.count == 0)
 		return -EIO;
 	err = encode_as(&a);
 	if (err)

@@ -49,7 +49,7 @@ int label_probe_fd(int fd, uint64_t size_bytes, struct label *ret);
  * the older place of labels A, a flush, then of labels B, a flush. On return t->gen is the new one. A member that
  * cannot be written (owner agreeing, NULL: always), or is ACTIVE without a device, is set MISSING and the write
  * repeated with that in it, so that no generation claims a member that does not have it. Writes that are cured by another
- * attempt are counted against the member. -EIO when fewer than needed are left (nothing
+ * attempt are counted against the member. -EIO when nobody is left, or the owner does without no more (nothing
  * refers to the new generation then), and t is as before but for states. -E2BIG.
  * What is written is the table as it is once earlier calls have ended; calls are served one after the other.
  */
