@@ -551,6 +551,31 @@ static int replay_spread(struct replay *rp)
 	return err;
 }
 
+/*
+ * Any record may have been on so many members alone, and the newest would not even be missed. Where groups leave every
+ * chunk readable with more members absent than the level tolerates, they are waited for; to look at what is here is fine.
+ */
+static int rings_enough(const struct replay *rp)
+{
+	const struct raid *r = rp->r;
+	unsigned absent = 0;
+	char uuid[UUID_TEXT_BYTES];
+
+	for (unsigned m = 0; m < r->t->member_count && !r->read_only; m++)
+		absent += r->t->members[m].state == MEMBER_ACTIVE && !r->t->members[m].dev;
+	if (rp->given_up + absent <= r->t->tolerance || BREAK(rings))
+		return 0;
+	log_error("journal: it cannot be read on %u members, and the newest records may be on those alone", rp->given_up + absent);
+	for (unsigned m = 0; m < r->t->member_count && absent; m++) {
+		const struct member *it = &r->t->members[m];
+
+		if (it->state == MEMBER_ACTIVE && !it->dev)
+			log_error("  member %u, %s, last seen as %s: not here: bring it back, or open the volume read-only", m,
+				  uuid_text(&it->uuid, uuid), it->hint);
+	}
+	return absent ? -ENODEV : -EIO;
+}
+
 int journal_replay(struct raid *r)
 {
 	struct replay rp = {.r = r};
@@ -560,11 +585,8 @@ int journal_replay(struct raid *r)
 	for (unsigned m = 0; m < r->t->member_count && !err; m++)
 		if (member_in_service(&r->t->members[m]))
 			err = ring_scan(&rp, m);
-	/* With so many any record may have been on those alone, and the newest would not even be missed. */
-	if (!err && rp.given_up > r->t->tolerance) {
-		log_error("journal: it cannot be read on %u members", rp.given_up);
-		err = -EIO;
-	}
+	if (!err)
+		err = rings_enough(&rp);
 	if (!err)
 		err = replay_choose(&rp, &durable);
 	if (!err && !BREAK(keep))
