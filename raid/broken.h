@@ -20,7 +20,7 @@
 	X(flush_record) X(flush_spread) X(flush_home) X(flush_sums) X(flush_recover) X(flush_grow) \
 	X(flush_label_a) X(flush_label_b) X(flush_wipe) X(flush_mkfs) \
 	/* the journal */ \
-	X(gap) X(rings) X(epoch) X(salt) X(record_sum) X(record_again) X(record_copies) X(record_lost) X(tail_early) \
+	X(gap) X(records) X(rings) X(epoch) X(salt) X(record_sum) X(record_again) X(record_copies) X(record_lost) X(tail_early) \
 	X(tail_durable) X(throttle) X(make_room) X(readers) X(cancel) X(revoke) X(dead_image) X(spread) X(keep) \
 	X(replay_tail) X(replay_order) X(replay_home) X(clean) X(after_error) X(timer) \
 	/* checksums and what they are kept in */ \

@@ -108,6 +108,7 @@ static_assert(offsetof(struct table_head_disk, rebuild_priority) == 92, "pinned"
 #define TABLE_PRIORITY_MAX 100u
 #define TABLE_CLEAN 1u    /* closed cleanly: the journal is empty */
 #define TABLE_SCRUBBING 2u
+#define TABLE_RECORDS 4u  /* the epoch has records: one at least must be found */
 
 /* What became of a member. Stored; never renumber. */
 enum member_state {

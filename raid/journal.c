@@ -8,7 +8,8 @@
  *   1. flushes the members that were written, so that the data it makes live is durable      (W2)
  *   2. writes the table if a member went out                                                (W5)
  *   3. writes the record to tolerance + 1 members, those whose rings are emptiest, and flushes them
- *   4. calls it durable: waiters go on, older images are superseded, dead blocks wait for readers (W3)
+ *   4. writes the table if a member went out meanwhile, or if it is the first record of the epoch
+ *   5. calls it durable: waiters go on, older images are superseded, dead blocks wait for readers (W3)
  *
  * One commit runs at a time, so a record is written only after its predecessor is durable; commits that
  * are asked for meanwhile share the next one. A record names the newest durable one, by which replay proves that
@@ -789,6 +790,11 @@ static int commit_write(struct raid *r, struct txn *x)
 	if (!err)
 		err = record_write(r, &rec);
 	record_free(&rec);
+	/* Before it is acknowledged: else the loss of every copy of every record would look like an epoch without any. */
+	if (!err && !(r->t->flags & TABLE_RECORDS) && !BREAK(records)) {
+		r->t->flags |= TABLE_RECORDS;
+		r->table_dirty = true;
+	}
 	/* W5: members that failed meanwhile must not come back as if nothing had happened. */
 	if (!err && !BREAK(w5) && !BREAK(w5_after))
 		err = health_table_sync(r);

@@ -272,6 +272,10 @@ static int replay_choose(struct replay *rp, uint64_t *ret_durable)
 	size_t first = 0, n = 0;
 
 	r->journal.tail = tail;
+	if (!rp->count && r->t->flags & TABLE_RECORDS) {
+		log_error("journal: there were records, and none is left: acknowledged data is lost");
+		return -EUCLEAN;
+	}
 	if (!rp->count)
 		return 0;
 	if (found_merge(rp))

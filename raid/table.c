@@ -777,7 +777,7 @@ static const char *decode_head(struct table *t, const struct table_head_disk *h)
 		return "next chunk number";
 	if (!is_power_of_two(t->strip_blocks) || t->strip_blocks > STRIP_BYTES_MAX / BLOCK_BYTES)
 		return "strip size";
-	if (t->flags & ~(TABLE_CLEAN | TABLE_SCRUBBING))
+	if (t->flags & ~(TABLE_CLEAN | TABLE_SCRUBBING | TABLE_RECORDS))
 		return "unknown flags";
 	if (t->rebuild_priority > TABLE_PRIORITY_MAX + 1 || t->scrub_priority > TABLE_PRIORITY_MAX + 1)
 		return "a priority beyond 100";

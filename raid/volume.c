@@ -128,6 +128,7 @@ static int new_epoch(struct raid *r, struct dev **stale)
 		/* A secret: nobody can make a block of a file that replay would take for a record. */
 		r->t->salt = BREAK(salt) ? 0 : loop_random(r->loop);
 	}
+	r->t->flags &= ~TABLE_RECORDS;
 	if (!BREAK(clean))
 		r->t->flags &= ~TABLE_CLEAN;
 	err = health_table_write_locked(r);

@@ -286,6 +286,24 @@ static void do_journal_lost(void)
 	garble_journals(0, tolerance, off_bytes, len_bytes);
 	open_volume();
 	compare();
+	work(50);
+	crash();
+	/* All copies of what was promised and was in no other place: said, and not passed over. */
+	garble_journals(0, member_count, off_bytes, len_bytes);
+	assert_int_equal(open_flags(0), -EUCLEAN);
+	assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), -EUCLEAN);
+}
+
+/* An epoch in which nothing was promised has none, and needs none. */
+static void do_journal_empty(void)
+{
+	begin(LIVE_BLOCKS);
+	crash();
+	open_volume();
+	crash();
+	garble_journals(0, member_count, LABEL_AREA_BYTES, 4 << 20);
+	open_volume();
+	compare();
 	close_volume();
 	check_clean();
 }
@@ -293,6 +311,7 @@ static void do_journal_lost(void)
 static void scenario_03_journal_members_die(void **state)
 {
 	run_levels(do_journal_lost);
+	run_levels(do_journal_empty);
 }
 
 static void do_cache_off(void)
@@ -342,6 +361,7 @@ static void do_flush_lies(void)
 	for (unsigned k = 0; k < 10; k++) {
 		uint64_t before;
 
+		work(10); /* the table that says that there are records is not what is lied about */
 		fault(0, (struct simfault){.kind = SIMFAULT_LYING_FLUSH});
 		for (unsigned n = 0; n < 4; n++) /* a record says which ones before it were durable */
 			work(10);
@@ -394,8 +414,8 @@ static void scenario_08_journal_wraps(void **state)
 static void do_torn(void)
 {
 	begin(LIVE_BLOCKS);
-	/* Label, journal and rows alike: any write may be one. */
-	fault(0, (struct simfault){.kind = SIMFAULT_TORN, .part = 1, .whole = 4});
+	/* Label, journal and rows alike: any write may be one. (Of all four places of a label in a row, and the member is lost.) */
+	fault(0, (struct simfault){.kind = SIMFAULT_TORN, .part = 1, .whole = 8});
 	for (unsigned k = 0; k < 8; k++) {
 		work(40);
 		crash();
