@@ -17,7 +17,7 @@
 	/* DESIGN.md 4.4 */ \
 	X(w1) X(w2) X(w3) X(w4) X(w4_frozen) X(w5) X(w5_before) X(w5_after) \
 	/* W6: one of each */ \
-	X(flush_record) X(flush_spread) X(flush_home) X(flush_sums) X(flush_recover) X(flush_grow) \
+	X(flush_record) X(flush_spread) X(flush_home) X(flush_sums) X(flush_bitmaps) X(flush_recover) X(flush_grow) \
 	X(flush_label_a) X(flush_label_b) X(flush_wipe) X(flush_mkfs) \
 	/* the journal */ \
 	X(gap) X(records) X(rings) X(epoch) X(salt) X(record_sum) X(record_again) X(record_copies) X(record_lost) X(tail_early) \
@@ -25,7 +25,7 @@
 	X(replay_tail) X(replay_order) X(replay_home) X(clean) X(after_error) X(timer) \
 	/* checksums and what they are kept in */ \
 	X(checksum) X(checksum_read) X(checksum_row) X(seed) X(erasures) X(verify) X(heal) X(count) X(read_image) \
-	X(page_sum) X(page_seed) X(page_gen) X(page_lost) X(page_place) X(page_skip) X(page_early) X(capture) \
+	X(page_sum) X(page_seed) X(page_gen) X(page_lost) X(page_place) X(page_both) X(page_older) X(page_early) X(capture) \
 	/* labels and members */ \
 	X(label_sum) X(label_place) X(vote_stale) X(vote_clone) X(vote_fork) X(vote_left) \
 	X(vote_removed) X(vote_foreign) X(vote_prepared) X(vote_spent) X(vote_unused) \

@@ -17,7 +17,7 @@
  *
  * A slice, as a column of a chunk:
  *
- *   | chunk pages (bitmap and checksum pages, two places each) | rows ... |
+ *   | chunk pages (bitmap and checksum pages, three places each) | rows ... |
  *
  * All integers are little-endian. Reserved bytes are zero and checked.
  */
@@ -160,9 +160,17 @@ static_assert(sizeof(struct table_column_disk) == 4, "pinned");
  * A chunk page. Bitmap page: one live bit per data block, in order of (row, data index); and one bit
  * for each checksum page it covers that has ever been written. Checksum page: sums of a run of rows,
  * 0 = the block was never written and counts as zeros in parity.
- * Copy j of page p is the j-th of tolerance + 1 copies, on column (p * copies + j) % columns, at double
- * block (p * copies + j) / columns of the page area; place 0 is the first of the two blocks. Generation
- * g goes to place g % 2.
+ * Copy j of page p is the j-th of tolerance + 1 copies, on column (p * copies + j) % columns, at the places from
+ * block PAGE_PLACES * ((p * copies + j) / columns) of the page area on.
+ *
+ * Places. A generation is written to one place of each copy, flushed, and then to a second one; the third keeps the
+ * generation before, and is the first place of the next. So whatever a crash cuts short, each copy has two valid places, and
+ * of any two valid places of one copy one holds the newest generation that ever was durable. A copy with fewer knows
+ * nothing: what is left of it may be the generation before, and blocks written since would be read as they were then,
+ * or as zeros. If no copy has two valid places the page is lost, whatever else is there. (Two places that are written in turn
+ * cannot tell: a newest generation that is damaged looks like one that a crash cut short.) Which place is next is not stored:
+ * one that is not valid, else the oldest. Of equal generations, which attempts that were cut short can leave behind,
+ * the newer by epoch and seq counts.
  */
 struct page_disk {
 	le64 magic;
@@ -176,6 +184,7 @@ struct page_disk {
 	uint8_t body[4096 - 64];
 };
 static_assert(sizeof(struct page_disk) == 4096, "one block");
+#define PAGE_PLACES 3u
 #define PAGE_BODY_BYTES (4096u - 64)
 #define PAGE_INIT_BYTES 32u /* bitmap page: bits of initialised checksum pages; live bits follow */
 #define PAGE_SUMS (PAGE_BODY_BYTES / 8)

@@ -137,15 +137,15 @@ static int init_level(struct geom *g, unsigned level, unsigned columns, unsigned
 
 static void set_rows(struct geom *g, uint64_t rows)
 {
-	uint64_t pages, doubles;
+	uint64_t pages, triples;
 
 	g->rows = rows;
 	g->blocks = rows * g->width;
 	g->sum_pages = (uint32_t)DIV_ROUND_UP(rows, g->rows_per_sum_page);
 	g->bitmap_pages = (uint32_t)DIV_ROUND_UP(rows, g->rows_per_bitmap_page);
 	pages = (uint64_t)g->sum_pages + g->bitmap_pages;
-	doubles = DIV_ROUND_UP(pages * g->page_copies, g->columns);
-	g->area_blocks = doubles * 2;
+	triples = DIV_ROUND_UP(pages * g->page_copies, g->columns);
+	g->area_blocks = triples * PAGE_PLACES;
 }
 
 int geom_init(struct geom *ret, unsigned level, unsigned columns, unsigned groups,
@@ -234,5 +234,5 @@ void geom_page_place(const struct geom *g, uint32_t page, unsigned copy, unsigne
 	uint64_t n = (uint64_t)page * g->page_copies + copy;
 
 	*ret_column = (unsigned)(n % g->columns);
-	*ret_block = n / g->columns * 2;
+	*ret_block = n / g->columns * PAGE_PLACES;
 }

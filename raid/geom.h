@@ -102,7 +102,7 @@ static inline uint32_t geom_bitmap_page(const struct geom *g, uint64_t row)
 {
 	return (uint32_t)(row / g->rows_per_bitmap_page);
 }
-/* Column and first of the two blocks within the slice of copy j of a page. */
+/* Column and first of the PAGE_PLACES blocks within the slice of copy j of a page. */
 void geom_page_place(const struct geom *g, uint32_t page, unsigned copy, unsigned *ret_column,
 		     uint64_t *ret_block);
 

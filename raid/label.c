@@ -54,7 +54,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define LABEL_VERSION	       1u
+#define LABEL_VERSION	       2u
 #define LABEL_DEVICE_BYTES_MIN (2ull * LABEL_AREA_BYTES)
 
 /* Memory of a write: the table, then a label block for each member. */

@@ -3,10 +3,12 @@
  * Chunk pages: which blocks live (bitmap pages), and what every block's bytes must hash to (checksum pages).
  * They are the root of trust: what a page says decides whether a member's bytes are believed.
  *
- * Each page has tolerance + 1 copies on different columns, and each copy two places that are written in turn. So
- *   - a torn write leaves the older generation in the other place, and the journal still holds every change
+ * Each page has tolerance + 1 copies on different columns, and each copy three places, of which a generation takes two, one
+ * after the other (format.h). So
+ *   - a torn write leaves the generation before in one place at least, and the journal still holds every change
  *     since (the tail moves on only after the flush that ends a checkpoint);
- *   - a member that silently dropped writes is found out: another copy has a newer generation.
+ *   - a member that silently dropped writes is found out: another copy has a newer generation;
+ *   - an older generation that is all that is left is not taken for the newest: no copy has two valid places then.
  * A page is read from all copies at once and the newest generation counts.
  *
  * Changes belong to the open transaction and exist only in memory until a checkpoint. A checkpoint captures the dirty
@@ -16,9 +18,16 @@
  *
  * A checksum page that was never written has no place that could be read. Its init bit in the covering bitmap page tells
  * it from one whose copies are all lost. Checksum pages are therefore flushed before the bitmap pages that
- * announce them.
+ * announce them. Writing pages takes three steps, with a flush between them:
  *
- * A page of which every copy is damaged is beyond what the level tolerates. What it covers is hurt, and nothing else may be: no
+ *   1. checksum pages to their first places
+ *   2. checksum pages to their second places, bitmap pages to their first
+ *   3. bitmap pages to their second places
+ *
+ * A copy without a valid place, so that there is nothing to be kept, gets both in the first step: who announces it must find
+ * two.
+ *
+ * A page of which no copy has two valid places is beyond what the level tolerates. What it covers is hurt, and nothing else may be: no
  * commit, checkpoint or replay fails for it. In memory it stands for the worst that it may have said: a lost checksum page has
  * SUM_LOST for every block, which no content has, so that reading gives -EBADMSG and whatever is written to a clean row from
  * now on is as good as ever; a lost bitmap page says that all is live and all is announced, so that nothing is overwritten, and
@@ -34,6 +43,7 @@
 #define PAGES_MIN 16u /* of the cache: parts of it may be dirty, and may be marked by a rebuild */
 #define PAGES_PER_BATCH 64u
 #define PAGE_COPIES_MAX MEMBERS_MAX
+#define PAGE_SURE 2u /* valid places of a copy by which it has the newest generation: format.h */
 #define PAGE_LOST_GEN_SHIFT 40 /* no page is written so often in one epoch */
 #define READ_TRIES_MAX 4 /* with fresh memory, after a device kept the last */
 
@@ -164,7 +174,7 @@ static struct page *page_new(struct raid *r, struct chunk *c, uint32_t number)
 	struct page *p;
 
 	page_evict(r);
-	p = mem_zalloc(sizeof(*p));
+	p = mem_zalloc(sizeof(*p) + c->geom.page_copies * sizeof(p->places[0]));
 	if (!p)
 		return NULL;
 	p->cur = mem_zalloc(sizeof(*p->cur));
@@ -172,6 +182,8 @@ static struct page *page_new(struct raid *r, struct chunk *c, uint32_t number)
 		mem_free(p);
 		return NULL;
 	}
+	for (unsigned copy = 0; copy < c->geom.page_copies; copy++)
+		p->places[copy] = (struct page_places){.first = 0, .second = 1, .empty = true};
 	p->chunk = c;
 	p->number = number;
 	list_init(&p->lru);
@@ -221,18 +233,114 @@ void page_mark_dirty(struct raid *r, struct page *p)
 
 struct page_read {
 	unsigned copies, asked;
-	char *buf; /* two blocks each copy */
+	char *buf; /* PAGE_PLACES blocks each copy */
 	struct io ios[PAGE_COPIES_MAX];
 	unsigned copy_of[PAGE_COPIES_MAX], member_of[PAGE_COPIES_MAX];
+	/* What the places of those asked hold. */
+	struct page_copy {
+		const struct page_disk *at[PAGE_PLACES]; /* NULL: nothing that is valid */
+		const struct page_disk *newest;
+		unsigned valid;
+	} found[PAGE_COPIES_MAX];
 };
 
-static int page_read_copies(struct raid *r, struct chunk *c, uint32_t number, struct page_read *pr)
+/* Where a copy could not be read as a whole, the rest of it perhaps can. */
+static void page_read_places(struct raid *r, struct page_read *pr)
+{
+	struct io *ios = mem_alloc((size_t)pr->asked * PAGE_PLACES * sizeof(*ios)), *io;
+	struct io_batch batch;
+
+	if (!ios)
+		return;
+	io_batch_init(&batch, r->loop);
+	for (unsigned i = 0; i < pr->asked; i++) {
+		io = &pr->ios[i];
+		for (unsigned place = 0; place < PAGE_PLACES && io->result == -EIO; place++)
+			io_read(&batch, &ios[i * PAGE_PLACES + place], io->dev, io->off_bytes + place * BLOCK_BYTES,
+				(char *)io->data + place * BLOCK_BYTES, BLOCK_BYTES);
+	}
+	(void)io_batch_wait(&batch); /* each has its own result */
+	for (unsigned i = 0; i < pr->asked; i++) {
+		bool readable = false;
+
+		if (pr->ios[i].result != -EIO)
+			continue;
+		for (unsigned place = 0; place < PAGE_PLACES; place++) {
+			io = &ios[i * PAGE_PLACES + place];
+			if (io->result == -EIO)
+				memset(io->data, 0, BLOCK_BYTES);
+			else if (io->result)
+				pr->ios[i].result = io->result;
+			readable |= !io->result;
+		}
+		if (pr->ios[i].result != -EIO || !readable)
+			continue;
+		health_read_error(r, pr->member_of[i], -EIO);
+		pr->ios[i].result = 0;
+	}
+	mem_free(ios);
+}
+
+static bool page_is_newer(const struct page_disk *a, const struct page_disk *b)
+{
+	if (!a || !b)
+		return a;
+	if (a->gen.raw != b->gen.raw)
+		return from_le64(a->gen) > from_le64(b->gen);
+	if (a->epoch.raw != b->epoch.raw)
+		return from_le64(a->epoch) > from_le64(b->epoch);
+	return from_le64(a->seq) > from_le64(b->seq);
+}
+
+static void page_look(struct raid *r, const struct chunk *c, uint32_t number, struct page_read *pr, unsigned i)
+{
+	const struct page_disk *d = (const void *)(pr->buf + (size_t)pr->copy_of[i] * PAGE_PLACES * BLOCK_BYTES);
+	struct page_copy *k = &pr->found[i];
+
+	*k = (struct page_copy){0};
+	for (unsigned place = 0; place < PAGE_PLACES && !pr->ios[i].result; place++, d++) {
+		if (!page_disk_valid(r, d, c->number, number, pr->copy_of[i]))
+			continue;
+		k->at[place] = d;
+		k->valid++;
+		if (page_is_newer(d, k->newest))
+			k->newest = d;
+	}
+}
+
+/* How many places of the copy have what is newest of all. */
+static unsigned page_places_with(const struct page_copy *k, const struct page_disk *newest)
+{
+	unsigned count = 0;
+
+	for (unsigned place = 0; place < PAGE_PLACES; place++)
+		count += k->at[place] && !page_is_newer(newest, k->at[place]);
+	return count;
+}
+
+/* One that is not valid, or else the oldest: what a crash cuts short must not be one of two that are needed. */
+static struct page_places page_places_next(const struct page_copy *k)
+{
+	unsigned first = 0, second;
+
+	for (unsigned place = 1; place < PAGE_PLACES; place++)
+		if (page_is_newer(k->at[first], k->at[place]))
+			first = place;
+	second = !first;
+	for (unsigned place = second + 1; place < PAGE_PLACES; place++)
+		if (place != first && page_is_newer(k->at[second], k->at[place]))
+			second = place;
+	return (struct page_places){.first = (uint8_t)first, .second = (uint8_t)second, .empty = !k->valid};
+}
+
+static void page_read_copies(struct raid *r, struct chunk *c, uint32_t number, struct page_read *pr)
 {
 	struct io_batch batch;
+	bool failed = false;
 
 	pr->copies = c->geom.page_copies;
 	pr->asked = 0;
-	pr->buf = buf_get_wait_below((size_t)pr->copies * 2 * BLOCK_BYTES);
+	pr->buf = buf_get_wait_below((size_t)pr->copies * PAGE_PLACES * BLOCK_BYTES);
 	io_batch_init(&batch, r->loop);
 	for (unsigned copy = 0; copy < pr->copies; copy++) {
 		unsigned column;
@@ -246,30 +354,17 @@ static int page_read_copies(struct raid *r, struct chunk *c, uint32_t number, st
 		pr->copy_of[pr->asked] = copy;
 		pr->member_of[pr->asked] = col->member;
 		io_read(&batch, &pr->ios[pr->asked], r->t->members[col->member].dev,
-			table_column_off(r->t, col, block), pr->buf + (size_t)copy * 2 * BLOCK_BYTES,
-			2 * BLOCK_BYTES);
+			table_column_off(r->t, col, block), pr->buf + (size_t)copy * PAGE_PLACES * BLOCK_BYTES,
+			PAGE_PLACES * BLOCK_BYTES);
 		pr->asked++;
 	}
-	return io_batch_wait(&batch);
-}
-
-/* Newest generation of what one copy's two places hold; NULL: neither is valid. */
-static const struct page_disk *page_newest_place(struct raid *r, struct chunk *c, uint32_t number,
-						 const struct page_read *pr, unsigned i)
-{
-	const struct page_disk *best = NULL;
-
-	if (pr->ios[i].result)
-		return NULL;
-	for (unsigned place = 0; place < 2; place++) {
-		const struct page_disk *d =
-			(const void *)(pr->buf + ((size_t)pr->copy_of[i] * 2 + place) * BLOCK_BYTES);
-
-		if (page_disk_valid(r, d, c->number, number, pr->copy_of[i]) &&
-		    (!best || from_le64(d->gen) > from_le64(best->gen)))
-			best = d;
-	}
-	return best;
+	(void)io_batch_wait(&batch); /* each copy has its own result */
+	for (unsigned i = 0; i < pr->asked; i++)
+		failed |= pr->ios[i].result == -EIO;
+	if (failed)
+		page_read_places(r, pr);
+	for (unsigned i = 0; i < pr->asked; i++)
+		page_look(r, c, number, pr, i);
 }
 
 /* An older copy where the newest was flushed before this epoch began or its tail: that member lost a write. */
@@ -290,49 +385,43 @@ static bool page_copy_is_same(const struct page_disk *d, const struct page_disk 
 	       !memcmp(d->body, newest->body, sizeof(d->body));
 }
 
-static int page_choose(struct raid *r, struct page *p, const struct page_read *pr)
+static int page_choose(struct raid *r, struct page *p, const struct page_read *pr, bool written)
 {
-	const struct page_disk *newest = NULL, *d;
-	bool hung = false, uneven = false, same = false;
+	/* One that was never announced is in the journal as a whole. */
+	bool hung = false, uneven = false, sure = !written || BREAK(page_older);
+	const struct page_disk *newest = NULL;
 
 	for (unsigned i = 0; i < pr->asked; i++) {
+		const struct page_copy *k = &pr->found[i];
+
 		if (pr->ios[i].result) {
 			health_read_error(r, pr->member_of[i], pr->ios[i].result);
 			hung |= pr->ios[i].result == -ETIMEDOUT;
-		}
-		d = page_newest_place(r, p->chunk, p->number, pr, i);
-		/* A member that lost writes, or is older than we know, has an older generation. */
-		if (d && (!newest || (from_le64(d->gen) > from_le64(newest->gen) && !BREAK(page_gen))))
-			newest = d;
-	}
-	if (hung && !newest)
-		return -EAGAIN;
-	if (!newest)
-		return -EBADMSG;
-	for (unsigned i = 0; i < pr->asked; i++) {
-		if (pr->ios[i].result)
 			continue;
-		d = page_newest_place(r, p->chunk, p->number, pr, i);
-		if (d && d->gen.raw == newest->gen.raw)
+		}
+		p->places[pr->copy_of[i]] = page_places_next(k);
+		sure |= k->valid >= PAGE_SURE;
+		/* A member that lost writes, or is older than we know, has an older generation. */
+		if (page_is_newer(k->newest, newest) && !(newest && BREAK(page_gen)))
+			newest = k->newest;
+	}
+	if (newest)
+		p->gen = from_le64(newest->gen);
+	if (!newest || !sure)
+		return hung ? -EAGAIN : -EBADMSG;
+	for (unsigned i = 0; i < pr->asked; i++) {
+		const struct page_copy *k = &pr->found[i];
+
+		if (pr->ios[i].result || page_places_with(k, newest) >= PAGE_SURE)
 			continue;
 		uneven = true;
-		if (page_copy_is_same(d, newest))
-			same = true;
-		else if (page_copy_was_durable(r, newest) && !BREAK(page_lost))
+		if (page_is_newer(newest, k->newest) && !page_copy_is_same(k->newest, newest) &&
+		    page_copy_was_durable(r, newest) && !BREAK(page_lost))
 			r->t->members[pr->member_of[i]].errors_lost++;
 	}
 	memcpy(p->cur, newest, sizeof(*p->cur));
-	p->gen = from_le64(newest->gen);
-	if (uneven) {
-		/*
-		 * Of a checkpoint that a crash cut short, what all copies have is the generation before, and the journal
-		 * holds every change since: the next one must go to the other place, where that is not overwritten. So too
-		 * where both are the same.
-		 */
-		if (!BREAK(page_skip))
-			p->gen += same || !page_copy_was_durable(r, newest);
+	if (uneven)
 		page_mark_dirty(r, p);
-	}
 	return 0;
 }
 
@@ -350,7 +439,7 @@ static uint32_t page_covering_bitmap(const struct chunk *c, uint32_t number, uin
 	return (number - g->bitmap_pages) / per;
 }
 
-/* All copies are damaged: it stands for the worst that it may have said. */
+/* No copy is sure: it stands for the worst that it may have said. */
 static void page_lose(struct raid *r, struct page *p)
 {
 	bool bitmap = page_is_bitmap(p->chunk, p->number);
@@ -359,7 +448,7 @@ static void page_lose(struct raid *r, struct page *p)
 		  bitmap ? "bitmap" : "checksum", p->number,
 		  bitmap ? "its free space there is not used any more" : "the data that it covered cannot be read");
 	memset(p->cur->body, 0xff, sizeof(p->cur->body));
-	p->gen = (r->t->epoch << PAGE_LOST_GEN_SHIFT) + r->journal.record_seq;
+	p->gen = MAX(p->gen, (r->t->epoch << PAGE_LOST_GEN_SHIFT) + r->journal.record_seq);
 	p->lost = true;
 	p->chunk->pages_lost++;
 }
@@ -399,8 +488,8 @@ static int page_load(struct raid *r, struct page *p)
 	err = pr ? -EAGAIN : -ENOMEM;
 	/* What is wrong is read once more: it may have been the reading. */
 	for (int i = 0; i < READ_TRIES_MAX && (err == -EAGAIN || (err == -EBADMSG && written && i < 2)); i++) {
-		(void)page_read_copies(r, p->chunk, p->number, pr); /* each copy has its own result */
-		err = page_choose(r, p, pr);
+		page_read_copies(r, p->chunk, p->number, pr);
+		err = page_choose(r, p, pr, written);
 		buf_put(pr->buf);
 	}
 	/* With members gone beyond tolerance nobody can say what is lost. */
@@ -614,14 +703,22 @@ void pages_release(struct raid *r)
 		mem_free(p->aside);
 		p->aside = NULL;
 		p->captured = false;
+		p->half = false;
 	}
 }
 
-static void page_written(struct raid *r, struct page *p, uint64_t gen)
+static void page_written(struct raid *r, struct page *p)
 {
 	bool changed = p->aside != NULL;
 
-	p->gen = gen;
+	p->gen++;
+	for (unsigned copy = 0; copy < p->chunk->geom.page_copies; copy++) {
+		struct page_places *at = &p->places[copy];
+
+		/* The third place has the generation before. */
+		*at = (struct page_places){.first = PAGE_PLACES - at->first - at->second, .second = at->first};
+	}
+	p->half = false;
 	p->lost = false;
 	p->captured = false;
 	mem_free(p->aside);
@@ -635,13 +732,15 @@ static void page_written(struct raid *r, struct page *p, uint64_t gen)
 		list_add_tail(&r->page_lru, &p->lru);
 }
 
-/* Seals and lists all copies of one captured page; their memory is put into bufs. */
+/* Seals and lists all copies of one captured page, for the places whose turn it is. */
 static void page_write_add(struct raid *r, struct write_list *list, struct page *p, char *buf)
 {
 	const struct page_disk *from = p->aside ? p->aside : p->cur;
 
 	for (unsigned copy = 0; copy < p->chunk->geom.page_copies; copy++) {
 		struct page_disk *d = (void *)(buf + (size_t)copy * BLOCK_BYTES);
+		const struct page_places *at = &p->places[copy];
+		bool both = at->empty && !BREAK(page_both);
 		unsigned column;
 		uint64_t block;
 
@@ -650,28 +749,38 @@ static void page_write_add(struct raid *r, struct write_list *list, struct page 
 		d->epoch = to_le64(r->t->epoch);
 		page_disk_seal(d, &r->t->fs, p->chunk->number, p->number, copy, p->gen + 1);
 		geom_page_place(&p->chunk->geom, p->number, copy, &column, &block);
-		write_list_column(r, list, p->chunk, column, block + (BREAK(page_place) ? 0 : (p->gen + 1) % 2), d);
+		if (!p->half)
+			write_list_column(r, list, p->chunk, column, block + (BREAK(page_place) ? 0 : at->first), d);
+		if (p->half != both)
+			write_list_column(r, list, p->chunk, column, block + (BREAK(page_place) ? 1 : at->second), d);
 	}
 }
 
-static struct page *page_next_captured(struct raid *r, bool bitmaps)
+/* Captured, of that kind, and written to its first places or not. */
+static bool page_is_due(const struct page *p, bool bitmaps, bool half)
+{
+	return p->captured && p->half == half && page_is_bitmap(p->chunk, p->number) == bitmaps;
+}
+
+static bool pages_are_due(struct raid *r, bool bitmaps, bool half)
 {
 	struct page *p;
 
 	list_for_each(p, &r->pages_dirty, dirty)
-		if (p->captured && page_is_bitmap(p->chunk, p->number) == bitmaps)
-			return p;
-	return NULL;
+		if (page_is_due(p, bitmaps, half))
+			return true;
+	return false;
 }
 
-static int pages_write_kind(struct raid *r, bool bitmaps)
+/* To their first places (half: not yet), or to their second. */
+static int pages_write_places(struct raid *r, bool bitmaps, bool half)
 {
 	struct page *batch[PAGES_PER_BATCH];
 	void *bufs[PAGES_PER_BATCH];
 	struct page *p;
 	int err = 0;
 
-	while (!err && page_next_captured(r, bitmaps)) {
+	while (!err && pages_are_due(r, bitmaps, half)) {
 		struct write_list list;
 		unsigned n = 0;
 
@@ -680,7 +789,7 @@ static int pages_write_kind(struct raid *r, bool bitmaps)
 		list_for_each(p, &r->pages_dirty, dirty) {
 			if (n == PAGES_PER_BATCH)
 				break;
-			if (!p->captured || page_is_bitmap(p->chunk, p->number) != bitmaps)
+			if (!page_is_due(p, bitmaps, half))
 				continue;
 			bufs[n] = buf_get((size_t)p->chunk->geom.page_copies * BLOCK_BYTES);
 			if (!bufs[n])
@@ -697,8 +806,10 @@ static int pages_write_kind(struct raid *r, bool bitmaps)
 		err = write_list_run(r, &list);
 		for (unsigned i = 0; i < n; i++) {
 			buf_put(bufs[i]);
-			if (!err)
-				page_written(r, batch[i], batch[i]->gen + 1);
+			if (!err && half)
+				page_written(r, batch[i]);
+			else if (!err)
+				batch[i]->half = true;
 			page_put(r, batch[i]);
 		}
 	}
@@ -707,15 +818,23 @@ static int pages_write_kind(struct raid *r, bool bitmaps)
 
 int pages_write(struct raid *r)
 {
-	int err = pages_write_kind(r, false);
+	int err = pages_write_places(r, false, false);
 
-	/* W6: a crash between the two must not leave a bitmap page that announces a checksum page nobody has. */
-	if (!err && page_next_captured(r, true)) {
-		if (!BREAK(flush_sums))
-			err = journal_flush_members(r);
-		if (!err)
-			err = pages_write_kind(r, true);
-	}
+	/*
+	 * W6: a crash must neither take both places of a checksum page, nor leave a bitmap page that announces one which
+	 * nobody has.
+	 */
+	if (!err && pages_are_due(r, false, true) && !BREAK(flush_sums))
+		err = journal_flush_members(r);
+	if (!err)
+		err = pages_write_places(r, false, true);
+	if (!err)
+		err = pages_write_places(r, true, false);
+	/* W6: a crash must not take both places of a bitmap page. */
+	if (!err && pages_are_due(r, true, true) && !BREAK(flush_bitmaps))
+		err = journal_flush_members(r);
+	if (!err)
+		err = pages_write_places(r, true, true);
 	return err;
 }
 
@@ -743,11 +862,14 @@ int page_verify_copies(struct raid *r, struct chunk *c, uint32_t number, unsigne
 		*ret_bad = 0;
 		return pr ? 0 : -ENOMEM;
 	}
-	(void)page_read_copies(r, c, number, pr); /* each copy has its own result */
+	page_read_copies(r, c, number, pr);
 	for (unsigned i = 0; i < pr->asked; i++) {
-		const struct page_disk *d = page_newest_place(r, c, number, pr, i);
+		const struct page_copy *k = &pr->found[i];
+		unsigned good = 0;
 
-		if (!d || (!dirty && from_le64(d->gen) < gen)) {
+		for (unsigned place = 0; place < PAGE_PLACES; place++)
+			good += k->at[place] && (dirty || from_le64(k->at[place]->gen) >= gen);
+		if (good < PAGE_SURE) {
 			bad++;
 			if (pr->ios[i].result)
 				health_read_error(r, pr->member_of[i], pr->ios[i].result);
@@ -771,24 +893,24 @@ static int page_format_write(struct loop *loop, struct table *t, struct chunk *c
 {
 	struct io ios[PAGE_COPIES_MAX];
 	struct io_batch batch;
-	char *buf = buf_get_wait_below((size_t)c->geom.page_copies * 2 * BLOCK_BYTES);
+	char *buf = buf_get_wait_below((size_t)c->geom.page_copies * PAGE_PLACES * BLOCK_BYTES);
 	int err;
 
-	memset(buf, 0, (size_t)c->geom.page_copies * 2 * BLOCK_BYTES);
 	io_batch_init(&batch, loop);
 	for (unsigned copy = 0; copy < c->geom.page_copies; copy++) {
-		char *two = buf + (size_t)copy * 2 * BLOCK_BYTES;
-		struct page_disk *d = (void *)(two + BLOCK_BYTES); /* generation 1 */
+		struct page_disk *d = (void *)(buf + (size_t)copy * PAGE_PLACES * BLOCK_BYTES);
 		unsigned column;
 		uint64_t block;
 
 		memcpy(d, content, sizeof(*d));
 		page_disk_seal(d, &t->fs, c->number, number, copy, 1);
+		for (unsigned place = 1; place < PAGE_PLACES; place++)
+			memcpy(&d[place], d, sizeof(*d));
 		geom_page_place(&c->geom, number, copy, &column, &block);
 		if (!table_column_writable(t, &c->columns[column]))
 			continue;
 		io_write(&batch, &ios[copy], t->members[c->columns[column].member].dev,
-			 table_column_off(t, &c->columns[column], block), two, 2 * BLOCK_BYTES);
+			 table_column_off(t, &c->columns[column], block), d, PAGE_PLACES * BLOCK_BYTES);
 	}
 	err = io_batch_wait(&batch);
 	buf_put(buf);
@@ -810,10 +932,9 @@ int pages_format(struct raid *r, struct chunk *c)
 {
 	struct page_disk *content = mem_zalloc(sizeof(*content));
 	unsigned copies = c->geom.page_copies;
-	char *buf = buf_get_wait_below((size_t)(copies + 1) * BLOCK_BYTES), *zeros = buf + copies * BLOCK_BYTES;
+	char *buf = buf_get_wait_below((size_t)copies * BLOCK_BYTES);
 	int err = content ? 0 : -ENOMEM;
 
-	memset(zeros, 0, BLOCK_BYTES);
 	for (uint32_t n = 0; n < c->geom.bitmap_pages && !err; n++) {
 		struct write_list list;
 
@@ -826,8 +947,8 @@ int pages_format(struct raid *r, struct chunk *c)
 			memcpy(d, content, sizeof(*d));
 			page_disk_seal(d, &r->t->fs, c->number, n, copy, 1);
 			geom_page_place(&c->geom, n, copy, &column, &block);
-			write_list_column(r, &list, c, column, block, zeros);
-			write_list_column(r, &list, c, column, block + 1, d); /* generation 1 */
+			for (unsigned place = 0; place < PAGE_PLACES; place++)
+				write_list_column(r, &list, c, column, block + place, d);
 		}
 		err = write_list_run(r, &list);
 	}

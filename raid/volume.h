@@ -40,9 +40,10 @@ struct page {
 	bool loading;
 	int error;              /* of loading; the page is dropped when nobody waits any more */
 	bool is_dirty;
-	bool lost;              /* no copy is valid: stands for the worst, until it is written */
+	bool lost;              /* no copy is sure (format.h): stands for the worst, until it is written */
 	uint64_t gen;           /* of the newest place on the members */
 	struct page_disk *cur;
+	bool half;              /* the running checkpoint has written the first places */
 	/*
 	 * A checkpoint takes every dirty page as it is when a transaction is sealed. Until it is written, a change
 	 * to the page first puts that state aside; also that of a page that was clean then, since images that go
@@ -50,6 +51,11 @@ struct page {
 	 */
 	bool captured;
 	struct page_disk *aside; /* NULL: cur is still as it was */
+	/* Of each copy: where the next generation goes, and when it is durable there, where it goes as well. */
+	struct page_places {
+		uint8_t first, second;
+		bool empty; /* no place is known to be valid: to both at once */
+	} places[];
 };
 
 int pages_init(struct raid *r);

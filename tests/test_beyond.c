@@ -68,7 +68,27 @@ static unsigned compare_beyond(void)
 	return lost;
 }
 
-static void lose_page(enum chunk_class class, bool bitmap, bool in_use)
+/* All places of the copies, or those alone that have the newest generation, which is returned. */
+static uint64_t lose_places(const struct place *places, unsigned count, bool older_stays)
+{
+	static struct page_disk d[MEMBERS_MAX][PAGE_PLACES]; /* not on the stack of a coroutine */
+	uint64_t newest = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		simdev_peek(disks[places[i].disk].dev, places[i].off_bytes, d[i], sizeof(d[i]));
+		for (unsigned k = 0; k < PAGE_PLACES; k++)
+			if (from_le64(d[i][k].magic) == PAGE_MAGIC)
+				newest = MAX(newest, from_le64(d[i][k].gen));
+	}
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned k = 0; k < PAGE_PLACES; k++)
+			if (!older_stays || from_le64(d[i][k].gen) == newest)
+				simdev_garble(disks[places[i].disk].dev, places[i].off_bytes + k * BLOCK_BYTES,
+					      BLOCK_BYTES);
+	return newest;
+}
+
+static void lose_page(enum chunk_class class, bool bitmap, bool in_use, bool older_stays)
 {
 	struct place places[MEMBERS_MAX];
 	char *data = buf_get_wait(BLOCK_BYTES);
@@ -78,7 +98,13 @@ static void lose_page(enum chunk_class class, bool bitmap, bool in_use)
 	disk_count = model_count = 0;
 	format();
 	open_volume();
-	work(600);
+	memset(data, 5, BLOCK_BYTES);
+	for (unsigned i = 0; i < 2; i++) { /* the generation before does not know of what comes last */
+		work(i ? 600 : 100);
+		assert_int_equal(raid_stage_image(raid, LBA_ROOT, data), 0);
+		commit();
+		assert_int_equal(journal_checkpoint(raid), 0);
+	}
 	if (!in_use)
 		close_volume();
 	else
@@ -93,8 +119,8 @@ static void lose_page(enum chunk_class class, bool bitmap, bool in_use)
 		crash(); /* with records that go to the page */
 	else
 		close_volume();
-	for (unsigned i = 0; i < count; i++)
-		simdev_garble(disks[places[i].disk].dev, places[i].off_bytes, 2 * BLOCK_BYTES);
+	/* Nothing comes to life where the root is. */
+	assert_true(lose_places(places, count, older_stays) > 1 || (bitmap && class == CHUNK_META));
 	open_volume();
 	lost = compare_beyond();
 	assert_true(class == CHUNK_DATA && !bitmap ? lost : !lost);
@@ -129,7 +155,7 @@ static void lose_page(enum chunk_class class, bool bitmap, bool in_use)
 static void do_lost_pages(void)
 {
 	for (unsigned i = 0; i < 8; i++)
-		lose_page(i & 1 ? CHUNK_META : CHUNK_DATA, i & 2, i & 4);
+		lose_page(i & 1 ? CHUNK_META : CHUNK_DATA, i & 2, i & 4, false);
 }
 
 static void test_lost_pages(void **state)
@@ -137,10 +163,66 @@ static void test_lost_pages(void **state)
 	run_levels(do_lost_pages);
 }
 
+static void do_older_pages(void)
+{
+	for (unsigned i = 0; i < 8; i++)
+		lose_page(i & 1 ? CHUNK_META : CHUNK_DATA, i & 2, i & 4, true);
+}
+
+/* The generation before is whole in every copy: it must not be believed. */
+static void test_older_pages(void **state)
+{
+	run_levels(do_older_pages);
+}
+
+/* One member is away, and of each page on another one place cannot be read: the two others will do. */
+static void do_place_unreadable(void)
+{
+	format();
+	open_volume();
+	work(100);
+	assert_int_equal(journal_checkpoint(raid), 0);
+	work(300);
+	close_volume();
+	disks[0].offered = false;
+	for (unsigned place = 0; place < PAGE_PLACES; place++) {
+		assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+		for (unsigned i = 0; i < raid->t->chunk_count; i++) {
+			struct chunk *c = raid->t->chunks[i];
+
+			for (uint32_t n = 0; n < c->geom.bitmap_pages + c->geom.sum_pages; n++) {
+				struct place places[MEMBERS_MAX];
+				unsigned count = page_places(c, n, places);
+
+				for (unsigned k = 0; k < count; k++) {
+					struct simfault f = {.kind = SIMFAULT_EIO_READ, .len_bytes = BLOCK_BYTES};
+
+					f.off_bytes = places[k].off_bytes + place * BLOCK_BYTES;
+					if (places[k].disk == 1)
+						assert_int_equal(simdev_fault(disks[1].dev, &f), 0);
+				}
+			}
+		}
+		close_volume();
+		assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+		compare();
+		close_volume();
+		simdev_faults_clear(disks[1].dev);
+	}
+}
+
+static void test_place_unreadable(void **state)
+{
+	run(do_place_unreadable, 1, 2, 1);
+	run(do_place_unreadable, 5, 3, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_lost_pages),
+	    cmocka_unit_test(test_older_pages),
+	    cmocka_unit_test(test_place_unreadable),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

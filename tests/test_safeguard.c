@@ -958,6 +958,69 @@ static void test_two_erasures(void **state)
 	run_on(do_two_erasures, 6, 4);
 }
 
+static bool checkpoints_stop, checkpoints_ended;
+
+static void checkpoints(void *arg)
+{
+	while (!checkpoints_stop && !raid->error) {
+		(void)journal_checkpoint(raid); /* a crash, perhaps */
+		co_sleep_ns(NS_PER_MS / 10);
+	}
+	checkpoints_ended = true;
+}
+
+/*
+ * A member has come back and is brought up to date. A table that says so, of which a crash keeps the first half and damage
+ * makes it count, must not have been written before what it speaks of is flushed. Others' checkpoints meanwhile leave
+ * nothing to write for the rebuild's own, which has to flush all the same.
+ */
+static void do_rebuild_crash(void)
+{
+	unsigned whole = 0;
+	int err = -1;
+
+	open_with_blocks(60);
+	close_volume();
+	offered[1] = false;
+	assert_int_equal(open_flags(0), 0);
+	overwrite(60);
+	close_volume();
+	offered[1] = true;
+	save();
+	for (unsigned n = 1; err; n++) {
+		assert_true(n < POINTS_MAX);
+		restore();
+		set_fate(NULL);
+		assert_int_equal(open_flags(0), 0);
+		set_fate(labels_stay);
+		world_crash_at(world, POINT_CHANGES, n);
+		err = raid_start(raid);
+		checkpoints_stop = checkpoints_ended = false;
+		assert_int_equal(co_spawn(loop, checkpoints, NULL), 0);
+		if (!err)
+			err = raid_rebuild_wait(raid);
+		checkpoints_stop = true;
+		while (!checkpoints_ended)
+			co_sleep_ns(NS_PER_MS);
+		world_crash_at(world, 0, 0);
+		crash();
+		damage_labels_b(disks[0]);
+		assert_int_equal(open_flags(RAID_OPEN_READ_ONLY), 0);
+		compare();
+		whole += !member_info(member_on(1)).columns_stale;
+		assert_int_equal(member_info(member_on(1)).errors_sum, 0);
+		close_volume();
+	}
+	assert_true(whole > 1); /* after it has ended, and before */
+	save_end();
+}
+
+static void test_rebuild_crash(void **state)
+{
+	(void)state;
+	run(do_rebuild_crash);
+}
+
 /* ---- pages ---- */
 
 static uint64_t page_off(struct chunk *c, uint32_t number, unsigned copy, unsigned *ret_disk)
@@ -971,25 +1034,28 @@ static uint64_t page_off(struct chunk *c, uint32_t number, unsigned copy, unsign
 	return table_column_off(raid->t, &c->columns[column], block);
 }
 
-/* The newest of the two places, and where the older one is. */
-static void page_peek(struct simdev *d, uint64_t off, struct page_disk *ret, uint64_t *ret_newer, uint64_t *ret_older)
+/* The newest of the places; bit k of *ret_newest: place k has it. */
+static void page_peek(struct simdev *d, uint64_t off, struct page_disk *ret, unsigned *ret_newest)
 {
-	struct page_disk two[2];
-	unsigned newer;
+	struct page_disk at;
 
-	simdev_peek(d, off, two, sizeof(two));
-	newer = from_le64(two[1].gen) > from_le64(two[0].gen);
-	*ret = two[newer];
-	*ret_newer = off + newer * BLOCK_BYTES;
-	*ret_older = off + !newer * BLOCK_BYTES;
+	*ret = (struct page_disk){0};
+	for (unsigned place = 0; place < PAGE_PLACES; place++) {
+		simdev_peek(d, off + place * BLOCK_BYTES, &at, sizeof(at));
+		if (from_le64(at.gen) > from_le64(ret->gen)) {
+			*ret = at;
+			*ret_newest = 0;
+		}
+		*ret_newest |= (unsigned)(at.gen.raw == ret->gen.raw) << place;
+	}
 }
 
-/* A bit of a checksum page is wrong in one copy; in the other place of the same stands what belongs to another page. */
+/* A bit of a checksum page is wrong in one copy; in the older place of the same stands what belongs to another page. */
 static void do_page_damage(void)
 {
-	unsigned disk[2], copy;
-	uint64_t off[2], newer, older, from;
+	unsigned disk[2], copy, newest, any;
 	struct page_disk sums, bitmap;
+	uint64_t off[2];
 	struct chunk *c;
 
 	for (copy = 0; copy < 2; copy++) {
@@ -1006,12 +1072,13 @@ static void do_page_damage(void)
 		off[0] = page_off(c, c->geom.bitmap_pages, copy, &disk[0]);
 		off[1] = page_off(c, 0, copy, &disk[1]);
 		close_volume();
-		page_peek(disks[disk[0]], off[0], &sums, &newer, &older);
-		page_peek(disks[disk[1]], off[1], &bitmap, &from, &from);
+		page_peek(disks[disk[0]], off[0], &sums, &newest);
+		page_peek(disks[disk[1]], off[1], &bitmap, &any);
 		assert_true(from_le64(bitmap.gen) > from_le64(sums.gen));
 		sums.body[model[0].version % 8] ^= 1;
-		simdev_poke(disks[disk[0]], newer, &sums, sizeof(sums));
-		simdev_poke(disks[disk[0]], older, &bitmap, sizeof(bitmap));
+		for (unsigned place = 0; place < PAGE_PLACES; place++)
+			simdev_poke(disks[disk[0]], off[0] + place * BLOCK_BYTES,
+				    newest >> place & 1 ? &sums : &bitmap, BLOCK_BYTES);
 		assert_int_equal(open_flags(0), 0);
 		compare();
 		close_volume();
@@ -1064,34 +1131,37 @@ static void test_replay_crash(void **state)
 	run_on(do_replay_crash, 0, 4); /* the first record of the epoch flushes one of them */
 }
 
-/* Blocks of checksum pages, both places of each copy. */
+/* Blocks of bitmap pages or of checksum pages, all places of each copy. */
 static struct {
 	const struct simdev *d;
 	uint64_t block;
-} sum_blocks[4096];
-static unsigned sum_block_count;
+} page_blocks[4096];
+static unsigned page_block_count;
 
-static void sum_blocks_note(struct chunk *c)
+static void page_blocks_note(struct chunk *c, bool bitmaps)
 {
-	sum_block_count = 0;
-	for (uint32_t n = c->geom.bitmap_pages; n < c->geom.bitmap_pages + c->geom.sum_pages; n++) {
+	uint32_t first = bitmaps ? 0 : c->geom.bitmap_pages;
+	uint32_t end = c->geom.bitmap_pages + (bitmaps ? 0 : c->geom.sum_pages);
+
+	page_block_count = 0;
+	for (uint32_t n = first; n < end; n++) {
 		for (unsigned copy = 0; copy < c->geom.page_copies; copy++) {
 			unsigned disk;
 			uint64_t block = page_off(c, n, copy, &disk) / BLOCK_BYTES;
 
-			for (unsigned place = 0; place < 2; place++) {
-				assert_true(sum_block_count < ARRAY_SIZE(sum_blocks));
-				sum_blocks[sum_block_count].d = disks[disk];
-				sum_blocks[sum_block_count++].block = block + place;
+			for (unsigned place = 0; place < PAGE_PLACES; place++) {
+				assert_true(page_block_count < ARRAY_SIZE(page_blocks));
+				page_blocks[page_block_count].d = disks[disk];
+				page_blocks[page_block_count++].block = block + place;
 			}
 		}
 	}
 }
 
-static enum simfate sums_go(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+static enum simfate pages_go(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
 {
-	for (unsigned i = 0; i < sum_block_count; i++)
-		if (sum_blocks[i].d == d && sum_blocks[i].block == block)
+	for (unsigned i = 0; i < page_block_count; i++)
+		if (page_blocks[i].d == d && page_blocks[i].block == block)
 			return SIMFATE_DROP;
 	return SIMFATE_KEEP;
 }
@@ -1116,18 +1186,24 @@ static void write_lone_blocks(unsigned count)
 	buf_put(data);
 }
 
+static enum simfate pages_torn(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
+{
+	return pages_go(arg, d, write, block, sector) == SIMFATE_DROP ? SIMFATE_GARBLE : SIMFATE_KEEP;
+}
+
 /*
- * Checksum pages are written for the first time; a crash keeps the page that announces them and not them. Nothing counts as lost then,
+ * A checkpoint writes pages, some for the first time; a crash keeps everything but those of one kind. Nothing counts as lost then,
  * and blocks that are alone in their rows can do without any member.
  */
-static void do_sums_crash(void)
+static void pages_crash(bool bitmaps, simfate_fn *fate)
 {
 	struct raid_info info;
 	unsigned count;
 	int err = -1;
 
+	model_count = 0;
 	open_with_blocks(60);
-	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	page_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)), bitmaps);
 	close_volume();
 	count = model_count;
 	save();
@@ -1140,11 +1216,13 @@ static void do_sums_crash(void)
 		assert_int_equal(write_blocks(700), 0);
 		write_lone_blocks(4);
 		assert_int_equal(raid_commit(raid), 0);
-		set_fate(sums_go);
+		set_fate(fate);
 		world_crash_at(world, POINT_CHANGES, n);
 		err = journal_checkpoint(raid);
 		world_crash_at(world, 0, 0);
 		crash();
+		for (unsigned away = 0; away < disk_count; away++)
+			compare_without(away);
 		assert_int_equal(open_flags(0), 0);
 		compare();
 		raid_info(raid, &info);
@@ -1156,10 +1234,19 @@ static void do_sums_crash(void)
 	save_end();
 }
 
-static void test_sums_crash(void **state)
+static void do_pages_crash(void)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		for (unsigned d = 0; d < disk_count && i; d++)
+			simdev_free(disks[d]);
+		pages_crash(i & 1, i & 2 ? pages_torn : pages_go);
+	}
+}
+
+static void test_pages_crash(void **state)
 {
 	(void)state;
-	run(do_sums_crash);
+	run(do_pages_crash);
 }
 
 /* ---- and what else is promised ---- */
@@ -1817,12 +1904,7 @@ static void test_after_error(void **state)
 
 static enum simfate sums_on_one(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
 {
-	return d == disks[keeper] ? SIMFATE_KEEP : sums_go(arg, d, write, block, sector);
-}
-
-static enum simfate sums_torn(void *arg, struct simdev *d, uint64_t write, uint64_t block, unsigned sector)
-{
-	return sums_go(arg, d, write, block, sector) == SIMFATE_DROP ? SIMFATE_GARBLE : SIMFATE_KEEP;
+	return d == disks[keeper] ? SIMFATE_KEEP : pages_go(arg, d, write, block, sector);
 }
 
 /* Opened again and again, with a crash at each point that garbles pages: without the disk that had newer ones. */
@@ -1837,7 +1919,7 @@ static void reopen_torn(void)
 		assert_true(n < POINTS_MAX);
 		for (unsigned i = 0; i < disk_count; i++)
 			simdev_revert(disks[i], then[i]);
-		set_fate(sums_torn);
+		set_fate(pages_torn);
 		world_crash_at(world, POINT_CHANGES, n);
 		opened = !open_flags(0);
 		world_crash_at(world, 0, 0);
@@ -1863,7 +1945,7 @@ static void do_pages_twice(void)
 		assert_int_equal(write_blocks(20), 0);
 		assert_int_equal(journal_checkpoint(raid), 0);
 	}
-	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	page_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)), false);
 	close_volume();
 	save();
 	for (keeper = 0; keeper < disk_count; keeper++) {
@@ -1953,7 +2035,7 @@ static void checkpoint_crash(void)
 static void checkpoint_cut_short(void)
 {
 	struct chunk *c = table_chunk(raid->t, LBA_CHUNK(model[0].lba));
-	struct simfault f = {.kind = SIMFAULT_DELAY, .on = SIMFAULT_ON_WRITE, .len_bytes = 2 * BLOCK_BYTES, .param = NS_PER_S};
+	struct simfault f = {.kind = SIMFAULT_DELAY, .on = SIMFAULT_ON_WRITE, .len_bytes = PAGE_PLACES * BLOCK_BYTES, .param = NS_PER_S};
 	unsigned disk;
 
 	assert_int_equal(c->geom.bitmap_pages, 1);
@@ -1979,7 +2061,7 @@ static void do_pages_early(void)
 	unsigned count, named = 0;
 
 	open_with_blocks(60);
-	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	page_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)), false);
 	close_volume();
 	count = model_count;
 	save();
@@ -1989,9 +2071,9 @@ static void do_pages_early(void)
 		assert_int_equal(open_flags(0), 0);
 		assert_int_equal(write_blocks(700), 0);
 		checkpoint_cut_short();
-		for (unsigned i = 0; i < sum_block_count; i++) {
-			f.off_bytes = sum_blocks[i].block * BLOCK_BYTES;
-			if (sum_blocks[i].d == disks[d])
+		for (unsigned i = 0; i < page_block_count; i++) {
+			f.off_bytes = page_blocks[i].block * BLOCK_BYTES;
+			if (page_blocks[i].d == disks[d])
 				assert_int_equal(simdev_fault(disks[d], &f), 0);
 		}
 		assert_int_equal(open_flags(0), 0);
@@ -2026,11 +2108,11 @@ static void do_capture(void)
 	open_with_blocks(60);
 	assert_int_equal(write_blocks(20), 0);
 	count = model_count;
-	sum_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)));
+	page_blocks_note(table_chunk(raid->t, LBA_CHUNK(model[0].lba)), false);
 	for (unsigned d = 0; d < disk_count; d++) {
-		for (unsigned i = 0; i < sum_block_count; i++) {
-			f.off_bytes = sum_blocks[i].block * BLOCK_BYTES;
-			if (sum_blocks[i].d == disks[d])
+		for (unsigned i = 0; i < page_block_count; i++) {
+			f.off_bytes = page_blocks[i].block * BLOCK_BYTES;
+			if (page_blocks[i].d == disks[d])
 				assert_int_equal(simdev_fault(disks[d], &f), 0);
 		}
 	}
@@ -2082,12 +2164,13 @@ int main(void)
 	    cmocka_unit_test(test_lost_day),
 	    cmocka_unit_test(test_missed_data),
 	    cmocka_unit_test(test_missed_record),
+	    cmocka_unit_test(test_rebuild_crash),
 	    cmocka_unit_test(test_wrong_parity),
 	    cmocka_unit_test(test_scrub_unverified),
 	    cmocka_unit_test(test_two_erasures),
 	    cmocka_unit_test(test_page_damage),
 	    cmocka_unit_test(test_replay_crash),
-	    cmocka_unit_test(test_sums_crash),
+	    cmocka_unit_test(test_pages_crash),
 	    cmocka_unit_test(test_read_errors),
 	    cmocka_unit_test(test_commit_timer),
 	    cmocka_unit_test(test_reserve),
