@@ -881,7 +881,12 @@ out:
 static void keep(void *arg)
 {
 	struct run *run = arg;
+	uint64_t floor = run->floor;
 
+	/* What closing promised, too. */
+	run->floor = 0;
+	floor_raise(run, floor);
+	run->floor = floor;
 	run->kept = true;
 	run->tick_staged = run->tick;
 }

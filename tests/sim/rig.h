@@ -260,6 +260,11 @@ void rig_faults_end(struct rig *g);
  * is asked than that every call ends.
  */
 void rig_faults_beyond(struct rig *g, bool honest);
+/*
+ * Likewise, honest, and with the volume closed: of some chunk pages the newest generation is lost in all copies, and what was before
+ * that is there.
+ */
+void rig_lose_pages(struct rig *g);
 /* The volume is closed: of those that are gone most come back, and faults end or do not. */
 void rig_beyond_closed(struct rig *g);
 /* Whether a call may fail so, now that more went wrong than is tolerated. */

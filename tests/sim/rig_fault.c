@@ -4,6 +4,7 @@
  * it.
  */
 #include "rig_private.h"
+#include "raid/format.h"
 #include <stdio.h>
 
 #define MIB		 (1ull << 20)
@@ -418,7 +419,7 @@ struct simdev *rig_faults_closed(struct rig *g)
 			snprintf(name, sizeof(name), "o%u", g->spare_number++);
 			s->old = simdev_clone(s->dev, name);
 			s->old_is_stale = false;
-		} else if (s->old && s->old_is_stale && may_be_faulty(g, s)) {
+		} else if (s->old && s->old_is_stale && may_be_faulty(g, s) && !(g->beyond && g->honest)) {
 			world_tell(g->world, "%s is put back as it was", simdev_name(s->dev));
 			simdev_revert(s->dev, s->old);
 			simdev_free(s->old);
@@ -502,6 +503,70 @@ void rig_faults_beyond(struct rig *g, bool honest)
 			s->faulty = true;
 		}
 	}
+}
+
+/* Of the pages that the members have, the block that r draws. */
+static bool draw_page(struct rig *g, struct rng *r, struct page_disk *ret)
+{
+	uint64_t seen = 0;
+
+	for (unsigned i = 0; i < g->slot_count; i++) {
+		const struct slot *s = &g->slots[i];
+
+		for (uint64_t off = 0; s->in && !s->away && off < simdev_size_bytes(s->dev); off += BLOCK_BYTES) {
+			struct page_disk d;
+
+			if (!simdev_written(s->dev, off))
+				continue;
+			simdev_peek(s->dev, off, &d, offsetof(struct page_disk, body));
+			if (from_le64(d.magic) == PAGE_MAGIC && !rng_below(r, ++seen))
+				*ret = d;
+		}
+	}
+	return seen;
+}
+
+/* Every block that has the newest generation of the page, on all members. */
+static void lose_page(struct rig *g, struct rng *r, const struct page_disk *page)
+{
+	uint64_t newest = 0;
+
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (unsigned i = 0; i < g->slot_count; i++) {
+			struct slot *s = &g->slots[i];
+
+			for (uint64_t off = 0; s->in && !s->away && off < simdev_size_bytes(s->dev); off += BLOCK_BYTES) {
+				struct page_disk d;
+
+				if (!simdev_written(s->dev, off))
+					continue;
+				simdev_peek(s->dev, off, &d, offsetof(struct page_disk, body));
+				if (from_le64(d.magic) != PAGE_MAGIC || d.chunk.raw != page->chunk.raw ||
+				    d.page.raw != page->page.raw)
+					continue;
+				if (!pass)
+					newest = MAX(newest, from_le64(d.gen));
+				else if (from_le64(d.gen) == newest && rng_chance(r, 1, 2))
+					simdev_garble(s->dev, off, BLOCK_BYTES);
+				else if (from_le64(d.gen) == newest)
+					simdev_zero(s->dev, off, BLOCK_BYTES);
+			}
+		}
+	}
+	world_tell(g->world, "chunk %u page %u generation %llu is lost", from_le32(page->chunk), from_le32(page->page),
+		   (unsigned long long)newest);
+}
+
+void rig_lose_pages(struct rig *g)
+{
+	struct rng *r = &g->fault_rng;
+	unsigned n = (unsigned)rng_range(r, 1, 6);
+	struct page_disk page;
+
+	rig_say(g, "losing pages");
+	g->beyond = g->slow = g->honest = true;
+	while (n-- && draw_page(g, r, &page))
+		lose_page(g, r, &page);
 }
 
 void rig_beyond_closed(struct rig *g)

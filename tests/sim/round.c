@@ -157,6 +157,38 @@ static void fill(struct round *r)
 		must_not_crash(r, r->ops->fill(r->arg));
 }
 
+/* Opened, scrubbed, judged and closed, again and again. */
+static void open_what_is_left(struct round *r)
+{
+	struct rig *g = r->rig;
+
+	for (unsigned i = 0; i < BEYOND_OPENINGS; i++) {
+		rig_beyond_closed(g);
+		if (r->ops->open_beyond(r->arg))
+			continue;
+		scrub_beyond(g);
+		r->ops->judge_beyond(r->arg);
+		(void)r->ops->close(r->arg);
+	}
+}
+
+/*
+ * From a sound volume that was closed: the newest generation of some pages is lost, and what was before that is there. All that was
+ * written was durable, so nothing older counts.
+ */
+static void pages_round(struct round *r)
+{
+	struct rig *g = r->rig;
+
+	r->ops->work(r->arg);
+	rig_join(g);
+	must_not_crash(r, r->ops->close(r->arg));
+	r->ops->closed(r->arg);
+	r->ops->keep(r->arg);
+	rig_lose_pages(g);
+	open_what_is_left(r);
+}
+
 /*
  * From a sound volume beyond what is tolerated, while it is used. P2: what can be read is right, all else is an error to who
  * asks for it and to nobody else, and everything ends: calls, scrubs, unmounting, opening again. Judged while it is
@@ -168,6 +200,10 @@ static void beyond_round(struct round *r)
 
 	g->faults_off = true;
 	must_not_crash(r, rig_mend(g));
+	if (g->aim.kind != FAULT_BEYOND && rng_chance(&g->fault_rng, 1, 3)) {
+		pages_round(r);
+		return;
+	}
 	must_not_crash(r, r->ops->close(r->arg));
 	r->ops->closed(r->arg);
 	must_not_crash(r, r->ops->come_back(r->arg));
@@ -190,14 +226,7 @@ static void beyond_round(struct round *r)
 	} else {
 		(void)r->ops->close(r->arg);
 	}
-	for (unsigned i = 0; i < BEYOND_OPENINGS; i++) {
-		rig_beyond_closed(g);
-		if (r->ops->open_beyond(r->arg))
-			continue;
-		scrub_beyond(g);
-		r->ops->judge_beyond(r->arg);
-		(void)r->ops->close(r->arg);
-	}
+	open_what_is_left(r);
 }
 
 /* The last round of some seeds: more goes wrong than the level tolerates. True: beyond coming back. */
