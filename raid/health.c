@@ -13,7 +13,7 @@
  *
  * A member is never taken out for a read error or a wrong checksum: what it still has may be needed.
  */
-#include "volume.h"
+#include "walk.h"
 
 static bool member_can_be_lost(struct raid *r, unsigned member)
 {
@@ -25,6 +25,7 @@ static void member_out(struct raid *r, unsigned member, const char *why)
 {
 	struct member *m = &r->t->members[member];
 
+	rebuild_home_lost(r, member);
 	if (!member_can_be_lost(r, member) && !BREAK(limit)) {
 		if (!r->error) {
 			log_error("%s: %s, and without it data would be lost: the volume takes no more writes "

@@ -545,11 +545,22 @@ static void swap_homes(struct chunk *c, unsigned column)
 	c->move_to = tmp;
 }
 
+void rebuild_home_lost(struct raid *r, unsigned member)
+{
+	for (unsigned i = 0; i < r->t->chunk_count; i++) {
+		struct chunk *c = r->t->chunks[i];
+
+		if (!c->move_switched || c->columns[c->move_column].member != member)
+			continue;
+		swap_homes(c, (unsigned)c->move_column);
+		c->move_switched = false;
+	}
+}
+
 /* Step 5. The table lock is held. */
 static int move_switch(struct raid *r, const struct work *w)
 {
 	struct chunk *c = w->chunk;
-	bool was_stale = c->columns[w->column].stale;
 	int err = r->error;
 
 	if (!err && !work_possible(r, w))
@@ -558,17 +569,13 @@ static int move_switch(struct raid *r, const struct work *w)
 		return err;
 	swap_homes(c, w->column);
 	c->columns[w->column].stale = false;
+	c->move_switched = true;
 	err = health_table_write_locked(r);
-	if (!err && table_column_readable(r->t, &c->columns[w->column]))
-		return 0;
-	/* Back: the old home has had every write. */
-	swap_homes(c, w->column);
-	c->columns[w->column].stale = was_stale;
-	if (!err) {
-		err = health_table_write_locked(r);
-		if (!err)
-			err = -ENODEV;
-	}
+	if (!c->move_switched) /* rebuild_home_lost: what was written in the end names the old home */
+		return err ? err : -ENODEV;
+	c->move_switched = false;
+	if (err)
+		swap_homes(c, w->column);
 	return err;
 }
 

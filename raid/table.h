@@ -57,6 +57,7 @@ struct chunk {
 	/* not stored: a column being copied to a new slice gets every write twice; -1: none */
 	int move_column;
 	struct column move_to;
+	bool move_switched; /* move_to is the old home, while the table is written that names the new one */
 	/* Not stored: table_encode leaves the chunk out while its first pages are being written. */
 	bool hidden;
 	uint32_t pages_lost; /* bitmap and checksum pages found without a valid copy since the volume was opened */

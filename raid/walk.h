@@ -69,6 +69,8 @@ void walk_job_progress(struct raid *r, struct job *job, uint64_t blocks);
 bool rebuild_wanted(struct raid *r);
 /* Who takes over from the member, also when who was to do so is itself being replaced; -1: nobody in service. */
 int rebuild_successor(const struct table *t, unsigned member);
+/* The member is about to be done without: a column for which it is being written down as the home falls back on the old one. */
+void rebuild_home_lost(struct raid *r, unsigned member);
 /* scrub.c: goes on with a scrub that the last close or crash interrupted. Never yields. */
 void scrub_resume(struct raid *r);
 

@@ -245,6 +245,43 @@ static void test_move_under_checkpoint(void **state)
 	run(do_move_under_checkpoint, 6, 5, 1);
 }
 
+/*
+ * The new member fails just when the table names it as the home of a column, with nothing to spare: the old home has
+ * had every write, and serves on.
+ */
+static void do_switch_fails(void)
+{
+	const struct simfault labels = {.kind = SIMFAULT_EIO_WRITE, .len_bytes = LABEL_AREA_BYTES};
+	unsigned fresh;
+
+	format();
+	open_volume();
+	work(300);
+	close_volume();
+	disks[member_count - 1].offered = false;
+	open_volume();
+	work(100);
+	fresh = replace(0);
+	assert_int_equal(simdev_fault(disks[fresh].dev, &labels), 0);
+	(void)raid_rebuild_wait(raid); /* there is nobody left to rebuild on */
+	assert_true(simdev_faults_hit(disks[fresh].dev) > 0);
+	assert_int_equal(raid->t->members[member_on(fresh)].state, MEMBER_MISSING);
+	assert_int_equal(raid_error(raid), 0);
+	work(100);
+	compare();
+	crash();
+	open_volume();
+	compare();
+	close_volume();
+}
+
+static void test_switch_fails(void **state)
+{
+	(void)state;
+	run(do_switch_fails, 5, 3, 1);
+	run(do_switch_fails, 1, 2, 2);
+}
+
 /* A healthy member is replaced while somebody writes; the old one serves until the end. */
 static void do_replace_healthy(void)
 {
@@ -1080,7 +1117,7 @@ int main(void)
 	    cmocka_unit_test(test_reopen),	   cmocka_unit_test(test_degraded),
 	    cmocka_unit_test(test_scrub),	   cmocka_unit_test(test_scrub_cursor),
 	    cmocka_unit_test(test_fail_replace),   cmocka_unit_test(test_replace_healthy),
-	    cmocka_unit_test(test_move_under_checkpoint),
+	    cmocka_unit_test(test_move_under_checkpoint), cmocka_unit_test(test_switch_fails),
 	    cmocka_unit_test(test_returning),	   cmocka_unit_test(test_interrupted),
 	    cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
 	    cmocka_unit_test(test_refusals),	   cmocka_unit_test(test_check_finds),
