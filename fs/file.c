@@ -1069,8 +1069,9 @@ static int fallocate_locked(struct fs *fs, struct inode *i, int mode, uint64_t o
 	/* Bytes behind the end are nobody's: whoever moves the end zeroes them. */
 	if (r == 0 && (punch || zero) && off < size)
 		r = zero_edges(fs, i, off, MIN(end, size), spare);
+	/* It cuts extents in two, so that there are more of them: the last metadata is left to who deletes all of a file. */
 	if (r == 0 && (punch || zero) && full_first < full_end)
-		r = for_range(fs, i, full_first, full_end, keep_times, ATOM_WRITE | ATOM_FREES,
+		r = for_range(fs, i, full_first, full_end, keep_times, ATOM_WRITE | ATOM_INTERNAL,
 			      punch ? punch_atom : zero_range_atom);
 	if (r == 0 && !punch)
 		r = for_range(fs, i, first, last, keep_times, ATOM_WRITE | ATOM_LOCKED,

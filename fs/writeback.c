@@ -28,7 +28,7 @@
  *
  *   new names and attributes  leave 4 units and what dirty data needs, so that data can still come
  *   accepting data            leaves 2 units and what dirty data needs
- *   write-out                 leaves 1 unit: it has what was kept for dirty data
+ *   write-out, punching       leaves 1 unit: it has what was kept for dirty data
  *   deleting                  leaves nothing
  *
  * What dirty data needs: each block is at worst an extent and its back-reference, each in a node of
