@@ -354,11 +354,6 @@ void nodes_exit(struct fs *fs)
 	fs->nodes = NULL;
 }
 
-unsigned nodes_count(const struct fs *fs)
-{
-	return fs->nodes->count;
-}
-
 static void clean_to_lru(struct node_cache *c, struct node *n)
 {
 	if (n->state == NODE_CLEAN && !n->pins)

@@ -121,8 +121,6 @@ void nodes_shrink(struct fs *fs);
 void node_fix_later(struct fs *fs, struct node *n, struct key key);
 /* The next node to be fixed, taken off the list; NULL: none left. */
 struct node *node_fix_next(struct fs *fs);
-/* For tests. */
-unsigned nodes_count(const struct fs *fs);
 
 /* mount.c, for check.c: what is wrong with a superblock, NULL: nothing; features (-ENOTSUP,
  * logged); its bytes. */

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <linux/fs.h>
 #include <linux/xattr.h>
+#include "fs/inode.h"
 
 static const struct fs_cred root_cred = {0, 0, 022};
 
@@ -900,6 +901,200 @@ static void naming_at_the_end(struct world *w)
 	}
 }
 
+/* What the kernel does not ask for is refused all the same. */
+static void refused(struct world *w)
+{
+	uint64_t d = make(w, FS_ROOT_INO, "dir", S_IFDIR | 0755), f;
+	char text[300] = "untouched";
+	struct fs_attr a;
+
+	f = make(w, d, "plain", 0644); /* without a type */
+	assert_int_equal(attr_of(w, f).mode, S_IFREG | 0644);
+	check_err(fs_lookup(w->fs, d, "", &a), -ENOENT);
+	check_err(fs_mknod(w->fs, d, ".", S_IFREG, 0, 0, &root_cred, &a), -EEXIST);
+	check_err(fs_mkdir(w->fs, d, "..", 0, &root_cred, &a), -EEXIST);
+	check_err(fs_mknod(w->fs, d, "x", S_IFDIR, 0, 0, &root_cred, &a), -EINVAL);
+	check_err(fs_symlink(w->fs, d, "x", "", &root_cred, &a), -ENOENT);
+	check_err(fs_link(w->fs, f, d, "..", &a), -EEXIST);
+	check_err(fs_unlink(w->fs, d, "."), -EISDIR);
+	check_ok(fs_symlink(w->fs, d, "link", "target", &root_cred, &a));
+	check_err(fs_readlink(w->fs, a.ino, text, 6), -ERANGE);
+	fs_unref(w->fs, a.ino, 1);
+	fs_path(w->fs, f, text, 0);
+	assert_string_equal(text, "untouched");
+	check_err(fs_setxattr(w->fs, f, "user.x", "", 0, 4), -EINVAL);
+	memset(text, 'n', sizeof(text) - 1);
+	memcpy(text, "user.", 5);
+	text[299] = '\0';
+	check_err(fs_setxattr(w->fs, f, text, "", 0, 0), -ERANGE);
+	assert_int_equal(find(w, d, "x"), 0);
+
+	w->options.read_only = true;
+	world_remount(w);
+	check_ok(fs_sync(w->fs));
+	check_err(fs_mkdir(w->fs, d, "x", 0, &root_cred, &a), -EROFS);
+	w->options.read_only = false;
+	world_remount(w);
+}
+
+#define HELD 5000
+
+/* So many inodes in use that their table grows. */
+static void many_held(struct world *w)
+{
+	static uint64_t ino[HELD];
+	struct fs_attr a;
+	char name[16];
+
+	for (unsigned i = 0; i < HELD; i++) {
+		snprintf(name, sizeof(name), "h%u", i);
+		check_ok(fs_mknod(w->fs, FS_ROOT_INO, name, S_IFREG | 0644, 0, 0, &root_cred, &a));
+		ino[i] = a.ino;
+	}
+	for (unsigned i = 0; i < HELD; i++) {
+		/* The one reference of each is found: the last to go. */
+		snprintf(name, sizeof(name), "h%u", i);
+		check_ok(fs_unlink(w->fs, FS_ROOT_INO, name));
+		assert_int_equal(attr_of(w, ino[i]).links, 0);
+	}
+	for (unsigned i = 0; i < HELD; i++)
+		fs_unref(w->fs, ino[i], 1);
+	world_remount(w);
+	for (unsigned i = 0; i < HELD; i++)
+		check_err(fs_getattr(w->fs, ino[i], &a), -ESTALE);
+}
+
+/* A file with more items than one transaction deletes. */
+static void many_items(struct world *w)
+{
+	uint64_t f = make(w, FS_ROOT_INO, "f", S_IFREG | 0644);
+	struct fs_attr a;
+	char name[16];
+
+	for (unsigned i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "user.%u", i);
+		check_ok(fs_setxattr(w->fs, f, name, name, strlen(name), 0));
+	}
+	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "f"));
+	world_remount(w);
+	check_err(fs_getattr(w->fs, f, &a), -ESTALE);
+}
+
+struct item {
+	struct key key;
+	const void *data; /* NULL: deleted */
+	unsigned len;
+	bool there; /* when it was only looked at */
+	uint64_t lba;
+};
+
+static int item_put_atom(struct fs *fs, void *arg)
+{
+	struct item *i = arg;
+	int r = bt_prepare(fs, i->key, i->data ? i->len : 0);
+
+	if (r)
+		return r;
+	if (i->data)
+		bt_put(fs, i->key, i->data, i->len);
+	else
+		bt_del(fs, i->key);
+	return 0;
+}
+
+static int item_get_atom(struct fs *fs, void *arg)
+{
+	struct item *i = arg;
+	struct bt_value v;
+	int r = bt_get(fs, i->key, &v);
+
+	i->there = r == 0;
+	if (r == 0 && v.len == sizeof(struct extent_disk))
+		i->lba = from_le64(((const struct extent_disk *)v.data)->lba);
+	return r == -ENOENT ? 0 : r;
+}
+
+static bool on_orphan_list(struct world *w, uint64_t ino)
+{
+	struct item i = {.key = orphan_key(ino)};
+
+	check_ok(fs_atom(w->fs, ATOM_READ, item_get_atom, &i));
+	return i.there;
+}
+
+/* One orphan cannot be read, one item names nothing: the others are freed all the same, and it is tried again. */
+static void orphans_odd(struct world *w)
+{
+	uint64_t bad = make(w, FS_ROOT_INO, "bad", S_IFREG | 0644), good = make(w, FS_ROOT_INO, "good", S_IFREG | 0644);
+	struct item nobody = {.key = orphan_key(987654), .data = ""};
+	struct item damage = {.key = {bad, KEY_OFF(TYPE_EXTENT, 1000)}, .data = "?", .len = 1};
+	struct fs_attr a;
+
+	assert_true(bad < good);
+	check_ok(fs_write(w->fs, bad, 0, w, BLOCK_BYTES, 0));
+	check_ok(fs_write(w->fs, good, 0, w, BLOCK_BYTES, 0));
+	check_ok(fs_lookup(w->fs, FS_ROOT_INO, "bad", &a));
+	check_ok(fs_lookup(w->fs, FS_ROOT_INO, "good", &a));
+	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "bad"));
+	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "good"));
+	check_ok(fs_atom(w->fs, ATOM_WRITE, item_put_atom, &nobody));
+	check_ok(fs_sync(w->fs));
+	check_ok(fs_atom(w->fs, ATOM_WRITE, item_put_atom, &damage));
+	check_ok(raid_commit(w->raid));
+	assert_true(on_orphan_list(w, bad) && on_orphan_list(w, good) && on_orphan_list(w, 987654));
+	raid_abandon(w->raid);
+	fs_abandon(w->fs);
+	fake_raid_crash(w->raid);
+	world_mount(w);
+	assert_true(on_orphan_list(w, bad));
+	assert_false(on_orphan_list(w, good));
+	assert_false(on_orphan_list(w, 987654));
+	check_err(fs_getattr(w->fs, good, &a), -ESTALE);
+	check_ok(fs_getattr(w->fs, bad, &a));
+	damage.data = NULL;
+	check_ok(fs_atom(w->fs, ATOM_WRITE, item_put_atom, &damage));
+	world_remount(w);
+	assert_false(on_orphan_list(w, bad));
+	check_err(fs_getattr(w->fs, bad, &a), -ESTALE);
+}
+
+static char said[8][200];
+static unsigned said_count;
+
+static void keep_log(enum log_level level, const char *text, void *arg)
+{
+	if (strstr(text, "lost") && said_count < ARRAY_SIZE(said))
+		snprintf(said[said_count++], sizeof(said[0]), "%s", text);
+}
+
+/* P2: what is lost is named, by path and place in the file. */
+static void lost_named(struct world *w)
+{
+	uint64_t d = make(w, FS_ROOT_INO, "dir", S_IFDIR | 0755), f = make(w, d, "file", S_IFREG | 0644);
+	struct item extent = {.key = {f, KEY_OFF(TYPE_EXTENT, 2)}};
+	static uint8_t data[8 * BLOCK_BYTES];
+	char want[200];
+
+	memset(data, 1, sizeof(data));
+	check_ok(fs_write(w->fs, f, 2 * BLOCK_BYTES, data, sizeof(data), 0));
+	check_ok(fs_fsync(w->fs, f, false, NULL));
+	check_ok(fs_atom(w->fs, ATOM_READ, item_get_atom, &extent));
+	assert_true(extent.there);
+	said_count = 0;
+	log_set_hook(keep_log, NULL);
+	fake_raid_report_lost(w->raid, extent.lba + 6, 3);
+	log_set_hook(no_log, NULL);
+	assert_int_equal(said_count, 3);
+	for (unsigned i = 0; i < 2; i++) {
+		snprintf(want, sizeof(want), "/dir/file: lost 4096 bytes at offset %u (block %#llx)", (8 + i) * BLOCK_BYTES,
+			 (unsigned long long)extent.lba + 6 + i);
+		assert_string_equal(said[i], want);
+	}
+	snprintf(want, sizeof(want), "lost block %#llx belongs to no file: metadata or free",
+		 (unsigned long long)extent.lba + 8);
+	assert_string_equal(said[2], want);
+}
+
 #define TEST(name, fn)                                                                             \
 	static void test_##name(void **state)                                                      \
 	{                                                                                          \
@@ -914,6 +1109,11 @@ TEST(links_max, links_max)
 TEST(side_by_side, side_by_side)
 TEST(no_memory, no_memory)
 TEST(removed_parent, removed_parent)
+TEST(refused, refused)
+TEST(many_held, many_held)
+TEST(many_items, many_items)
+TEST(orphans_odd, orphans_odd)
+TEST(lost_named, lost_named)
 
 static void test_naming_at_the_end(void **state)
 {
@@ -941,6 +1141,9 @@ int main(void)
 	    cmocka_unit_test(test_against_model), cmocka_unit_test(test_side_by_side),
 	    cmocka_unit_test(test_no_memory),	  cmocka_unit_test(test_removed_parent),
 	    cmocka_unit_test(test_naming_at_the_end), cmocka_unit_test(test_few_hashes),
+	    cmocka_unit_test(test_refused),	  cmocka_unit_test(test_many_held),
+	    cmocka_unit_test(test_many_items),	  cmocka_unit_test(test_orphans_odd),
+	    cmocka_unit_test(test_lost_named),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
