@@ -881,6 +881,9 @@ static void do_wrong_parity(void)
 	assert_int_equal(raid_read(raid, model[0].lba, 1, data), -EBADMSG);
 	close_volume();
 	offered[disk] = true;
+	assert_int_equal(open_flags(RAID_OPEN_CHECK), 0);
+	assert_int_equal(raid_check(raid, print_problem, NULL), 1);
+	close_volume();
 	assert_int_equal(open_flags(0), 0);
 	assert_int_equal(scrub().found, 1);
 	close_volume();

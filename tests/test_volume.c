@@ -586,6 +586,89 @@ static void test_refusals(void **state)
 	run(do_refusals, 10, 4, 3);
 }
 
+/* Asked to do what cannot be, or is done already. */
+static void do_member_refusals(void)
+{
+	unsigned first, second, old;
+	struct dev *dev;
+
+	format();
+	open_volume();
+	work(300);
+	old = member_on(0);
+	first = disk_add_bytes(DISK_BYTES);
+	second = disk_add_bytes(DISK_BYTES);
+	assert_int_equal(raid_fail(raid, 63), -ENOENT);
+	simdev_set_read_only(disks[first].dev, true);
+	dev = simdev_open(disks[first].dev);
+	assert_int_equal(raid_replace(raid, old, dev), -EROFS);
+	dev_close(dev);
+	simdev_set_read_only(disks[first].dev, false);
+	assert_int_equal(raid_fail(raid, old), 0);
+	assert_int_equal(raid_fail(raid, old), 0); /* it is */
+	assert_int_equal(raid_replace(raid, old, simdev_open(disks[first].dev)), 0);
+	dev = simdev_open(disks[second].dev);
+	assert_int_equal(raid_replace(raid, old, dev), -EBUSY);
+	rebuild();
+	assert_int_equal(raid_fail(raid, old), -ENOENT);
+	assert_int_equal(raid_replace(raid, old, dev), -ENOENT);
+	dev_close(dev);
+	compare();
+	close_volume();
+	disks[0].offered = disks[second].offered = false;
+	check_clean();
+}
+
+static void test_member_refusals(void **state)
+{
+	run(do_member_refusals, 5, 3, 1);
+	run(do_member_refusals, 6, 5, 2);
+	run(do_member_refusals, 10, 4, 3);
+}
+
+/*
+ * A longer read fails, and hangs when its blocks are read one by one: the member is done without, and writes into
+ * nobody's memory when it wakes up.
+ */
+static void do_hung_reread(void)
+{
+	struct simfault f = {.kind = SIMFAULT_EIO_READ, .count = 1};
+	struct chunk *c;
+	uint64_t row;
+	unsigned index, disk;
+
+	format();
+	open_volume();
+	write_blocks(800);
+	commit();
+	close_volume();
+	open_volume(); /* no image is left in the journal */
+	c = table_chunk(raid->t, LBA_CHUNK(model[0].lba));
+	geom_locate(&c->geom, LBA_BLOCK(model[0].lba), &row, &index);
+	index = geom_column(&c->geom, row, geom_index_slot(&c->geom, index));
+	disk = c->columns[index].member;
+	f.off_bytes = table_column_off(raid->t, &c->columns[index], geom_slice_block(&c->geom, row));
+	f.len_bytes = 64 * BLOCK_BYTES;
+	assert_int_equal(simdev_fault(disks[disk].dev, &f), 0);
+	f.kind = SIMFAULT_HANG;
+	f.count = 0;
+	assert_int_equal(simdev_fault(disks[disk].dev, &f), 0);
+	(void)scrub();
+	assert_int_equal(info().redundancy, tolerance - 1); /* it is out */
+	compare();
+	simdev_faults_clear(disks[disk].dev);
+	simdev_unhang(disks[disk].dev);
+	co_sleep_ns(NS_PER_S);
+	compare();
+	close_volume();
+}
+
+static void test_hung_reread(void **state)
+{
+	run(do_hung_reread, 5, 3, 1);
+	run(do_hung_reread, 6, 5, 2);
+}
+
 static void do_check_finds(void)
 {
 	const struct chunk *c = NULL;
@@ -1120,7 +1203,9 @@ int main(void)
 	    cmocka_unit_test(test_move_under_checkpoint), cmocka_unit_test(test_switch_fails),
 	    cmocka_unit_test(test_returning),	   cmocka_unit_test(test_interrupted),
 	    cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
-	    cmocka_unit_test(test_refusals),	   cmocka_unit_test(test_check_finds),
+	    cmocka_unit_test(test_refusals),
+	    cmocka_unit_test(test_member_refusals),
+	    cmocka_unit_test(test_hung_reread),	   cmocka_unit_test(test_check_finds),
 	    cmocka_unit_test(test_crowd_reads),	   cmocka_unit_test(test_crowd_writes),
 	    cmocka_unit_test(test_page_generations), cmocka_unit_test(test_dropped_slot),
 	    cmocka_unit_test(test_retire_crash),   cmocka_unit_test(test_bad_slices),
