@@ -85,6 +85,7 @@ struct raid {
 	bool in_hook, strict, frozen, opened;
 	int error;
 	uint64_t fail_read, fail_write;
+	unsigned short_data, short_meta;
 	uint64_t fail_lba;
 	int fail_read_error, fail_write_error, fail_lba_error;
 	uint64_t commits, reads, writes;
@@ -441,6 +442,15 @@ void fake_raid_fail_reads_of(struct raid *r, uint64_t lba, int error)
 	r->fail_lba = lba;
 	r->fail_lba_error = error;
 }
+void fake_raid_set_short(struct raid *r, unsigned data, unsigned meta)
+{
+	r->short_data = data;
+	r->short_meta = meta;
+}
+unsigned fake_raid_short(const struct raid *r)
+{
+	return r->short_data + r->short_meta;
+}
 void fake_raid_fail_write(struct raid *r, uint64_t n, int error)
 {
 	r->fail_write = n;
@@ -592,6 +602,10 @@ int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_r
 	if (r->error)
 		return r->error;
 	mature(r);
+	if (r->short_data) {
+		r->short_data--;
+		return -ENOSPC;
+	}
 	uint64_t keep = flags & RAID_ALLOC_RESERVE ? 0 : r->params.data_reserve_blocks;
 	while (r->counts[CHUNK_DATA][FREE] < want && potential(r, CHUNK_DATA)) {
 		chunk_add(r, CHUNK_DATA);
@@ -645,6 +659,10 @@ int raid_meta_ensure(struct raid *r, uint32_t want, unsigned flags)
 	if (r->error)
 		return r->error;
 	mature(r);
+	if (r->short_meta) {
+		r->short_meta--;
+		return -ENOSPC;
+	}
 	for (int round = 0; round < 2; round++) {
 		while (raid_meta_ready(r, flags) < want && potential(r, CHUNK_META)) {
 			chunk_add(r, CHUNK_META);

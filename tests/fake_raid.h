@@ -57,6 +57,13 @@ void fake_raid_fail_read(struct raid *r, uint64_t n, int error);
 void fake_raid_fail_reads_of(struct raid *r, uint64_t lba, int error);
 /* The n-th raid_write from now fails with error (once). */
 void fake_raid_fail_write(struct raid *r, uint64_t n, int error);
+/*
+ * The next so many raid_alloc_data, and raid_meta_ensure, say -ENOSPC, whatever is free: as when what died is still
+ * being read.
+ */
+void fake_raid_set_short(struct raid *r, unsigned data, unsigned meta);
+/* How many of them are left. */
+unsigned fake_raid_short(const struct raid *r);
 /* As a scrub that has lost these blocks: calls the hook. Yields. */
 void fake_raid_report_lost(struct raid *r, uint64_t lba, uint32_t count);
 /* Off: reading blocks that are not allocated gives -EBADMSG instead of an abort. For tests of

@@ -817,6 +817,36 @@ static void full_volume(struct world *w)
 	assert_int_equal(out[0], 9);
 }
 
+/* P6: what was accepted is written, though the space for it comes late, or only from the reserve. */
+static void space_late(struct world *w)
+{
+	static const unsigned late[] = {1, 2, 5, 9};
+	static uint8_t data[BLOCK_BYTES], out[2 * BLOCK_BYTES];
+	struct fs_attr a;
+	char name[16];
+	size_t got;
+
+	for (unsigned n = 0; n < ARRAY_SIZE(late); n++) {
+		snprintf(name, sizeof(name), "late%u", n);
+		check_ok(fs_mknod(w->fs, FS_ROOT_INO, name, S_IFREG | 0644, 0, 0, &root_cred, &a));
+		/* Every second block: each is an extent, and the tree grows. */
+		for (unsigned k = 0; k < 300; k++) {
+			memset(data, (int)(k % 250 + 1), sizeof(data));
+			check_ok(fs_write(w->fs, a.ino, 2ull * k * BLOCK_BYTES, data, sizeof(data), 0));
+		}
+		fake_raid_set_short(w->raid, late[n], late[n]);
+		check_ok(fs_fsync(w->fs, a.ino, false, NULL));
+		assert_int_equal(fake_raid_short(w->raid), 0);
+		world_crash(w);
+		for (unsigned k = 0; k < 300; k++) {
+			check_ok(read_again(w, a.ino, 2ull * k * BLOCK_BYTES, BLOCK_BYTES, out, &got));
+			assert_int_equal(got, BLOCK_BYTES);
+			assert_int_equal(out[0], k % 250 + 1);
+			assert_int_equal(out[BLOCK_BYTES - 1], k % 250 + 1);
+		}
+	}
+}
+
 static void full_hands(struct world *w, unsigned number)
 {
 	struct fs_attr a;
@@ -1191,6 +1221,7 @@ static void test_full(void **state)
 	world_test(6, &p, 400000, full_of_tiny_files);
 	p.run_blocks_max = 1;
 	world_test(7, &p, 0, full_of_tiny_files);
+	world_test(8, NULL, 0, space_late);
 }
 static void test_full_delete(void **state)
 {
