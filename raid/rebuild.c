@@ -273,10 +273,25 @@ static bool stale_is_right(struct raid *r, const struct work *w, uint64_t row, c
 	       page_sum(r, w->chunk, row, sum);
 }
 
-/* A block that is read wrong where it should have helped is lost with the one that needed it, whoever may be rebuilt next. */
-static void list_lost_sources(struct raid *r, struct rows *rows, unsigned slot, unsigned i,
+/* How many of the others cannot be recovered without this one. */
+static unsigned others_lost(struct rows *rows, unsigned slot, unsigned i)
+{
+	unsigned n = 0;
+
+	for (unsigned s = 0; s < rows->span; s++)
+		n += s != slot && *walk_state(rows, s, i) == SLOT_LOST;
+	return n;
+}
+
+/*
+ * A block that is read wrong where it should have helped is lost with the one that needed it, whoever may be rebuilt next. Not
+ * where that one turns out to be right: whoever reads recovers the others from it.
+ */
+static void list_lost_sources(struct raid *r, struct rows *rows, unsigned slot, unsigned i, bool kept,
 			      struct walk_lost *lost)
 {
+	if (kept && others_lost(rows, slot, i) <= rows->chunk->geom.parity)
+		return;
 	for (unsigned s = 0; s < rows->span; s++) {
 		uint8_t found = rows->found[s * rows->count + i];
 
@@ -296,12 +311,14 @@ static unsigned unit_list(struct raid *r, const struct work *w, struct rows *row
 		unsigned slot = work_slot(w, rows->row + i);
 		uint8_t *state = walk_state(rows, slot, i);
 		const char *old_block = old ? old + (size_t)i * BLOCK_BYTES : NULL;
+		bool kept;
 
 		if (!walk_slot_counts(w->chunk, rows->row + i, rows->group, slot))
 			continue;
+		kept = *state == SLOT_LOST && old && stale_is_right(r, w, rows->row + i, old_block);
 		if (!copies)
-			list_lost_sources(r, rows, slot, i, lost);
-		if (*state == SLOT_LOST && old && stale_is_right(r, w, rows->row + i, old_block))
+			list_lost_sources(r, rows, slot, i, kept, lost);
+		if (kept)
 			continue;
 		if (*state == SLOT_LOST)
 			walk_lost_slot(r, lost, rows, copies ? 0 : slot, i);

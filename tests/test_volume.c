@@ -586,6 +586,50 @@ static void test_refusals(void **state)
 	run(do_refusals, 10, 4, 3);
 }
 
+/*
+ * A member was away while others wrote, and a block of another one is damaged that it did not miss: what it has is
+ * right, by its checksum, and is all there is to recover the other from.
+ */
+static void do_stale_is_right(void)
+{
+	uint64_t row, off = 0;
+	unsigned index, disk = 0;
+	struct chunk *c;
+
+	format();
+	open_volume();
+	write_blocks(200);
+	commit();
+	close_volume();
+	disks[0].offered = false;
+	open_volume();
+	for (unsigned i = 0; i < model_count && !disk; i++) {
+		c = table_chunk(raid->t, LBA_CHUNK(model[i].lba));
+		geom_locate(&c->geom, LBA_BLOCK(model[i].lba), &row, &index);
+		index = geom_column(&c->geom, row, geom_index_slot(&c->geom, index));
+		disk = c->columns[index].member;
+		off = table_column_off(raid->t, &c->columns[index], geom_slice_block(&c->geom, row));
+	}
+	assert_int_not_equal(disk, 0);
+	write_blocks(20);
+	commit();
+	close_volume();
+	simdev_garble(disks[disk].dev, off, BLOCK_BYTES);
+	disks[0].offered = true;
+	open_volume();
+	rebuild();
+	assert_int_equal(scrub().lost, 0);
+	compare();
+	close_volume();
+	check_clean();
+}
+
+static void test_stale_is_right(void **state)
+{
+	run(do_stale_is_right, 5, 3, 1);
+	run(do_stale_is_right, 5, 4, 2);
+}
+
 /* Asked to do what cannot be, or is done already. */
 static void do_member_refusals(void)
 {
@@ -1205,6 +1249,7 @@ int main(void)
 	    cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
 	    cmocka_unit_test(test_refusals),
 	    cmocka_unit_test(test_member_refusals),
+	    cmocka_unit_test(test_stale_is_right),
 	    cmocka_unit_test(test_hung_reread),	   cmocka_unit_test(test_check_finds),
 	    cmocka_unit_test(test_crowd_reads),	   cmocka_unit_test(test_crowd_writes),
 	    cmocka_unit_test(test_page_generations), cmocka_unit_test(test_dropped_slot),
