@@ -50,8 +50,10 @@ void cell_lock(struct raid *r, struct cell_lock *l, const struct chunk *c, uint6
 	co_cond_init(&l->wait);
 again:
 	list_for_each(held, bucket, node) {
-		if (held->chunk != l->chunk || held->group != group || held->row >= row + count ||
-		    row >= held->row + held->count || BREAK(cell_lock))
+		if (held->chunk != l->chunk || held->row >= row + count || row >= held->row + held->count ||
+		    BREAK(cell_lock))
+			continue;
+		if (held->group != group && held->group != GROUP_ALL && group != GROUP_ALL)
 			continue;
 		co_cond_wait(&held->wait);
 		goto again;
@@ -128,6 +130,7 @@ static int write_entry_cmp(const void *a, const void *b)
 struct merged_write {
 	struct io io;
 	unsigned first, count; /* entries */
+	unsigned iov_count;    /* from iov[first] on; fewer where entries lie side by side in memory, too */
 	bool skipped;
 };
 
@@ -167,6 +170,19 @@ static bool write_list_follows(const struct write_list *l, unsigned i)
 	return i && e[-1].member == e->member && e[-1].off_bytes + BLOCK_BYTES == e->off_bytes;
 }
 
+static void merged_write_add(struct merged_write *w, struct iovec *iov, void *data)
+{
+	struct iovec *next = &iov[w->first + w->iov_count];
+
+	w->count++;
+	if (w->iov_count && (char *)next[-1].iov_base + next[-1].iov_len == data) {
+		next[-1].iov_len += BLOCK_BYTES;
+		return;
+	}
+	*next = (struct iovec){.iov_base = data, .iov_len = BLOCK_BYTES};
+	w->iov_count++;
+}
+
 /* Of a sorted list. Returns how many I/Os; NULL for merged: only counts. */
 static unsigned write_list_merge(const struct write_list *l, struct merged_write *merged, struct iovec *iov)
 {
@@ -180,10 +196,8 @@ static unsigned write_list_merge(const struct write_list *l, struct merged_write
 			n++;
 		}
 		count++;
-		if (merged) {
-			merged[n - 1].count = count;
-			iov[i] = (struct iovec){.iov_base = l->entries[i].data, .iov_len = BLOCK_BYTES};
-		}
+		if (merged)
+			merged_write_add(&merged[n - 1], iov, l->entries[i].data);
 	}
 	return n;
 }
@@ -201,7 +215,7 @@ static void write_list_submit(struct raid *r, struct write_list *l, struct merge
 		merged[i].skipped = !member_in_service(m); /* went out meanwhile */
 		if (!merged[i].skipped)
 			io_writev(&batch, &merged[i].io, m->dev, e->off_bytes, &iov[merged[i].first],
-				  merged[i].count);
+				  merged[i].iov_count);
 	}
 	(void)io_batch_wait(&batch); /* each has its own result */
 	for (unsigned i = 0; i < n; i++)
@@ -240,13 +254,20 @@ int write_list_run(struct raid *r, struct write_list *l)
 
 /* ---- writing ---- */
 
+/* A block and where it goes: worked out once. */
+struct placed_block {
+	struct chunk *chunk;
+	uint64_t row;
+	unsigned index;
+	void *data;
+};
+
 struct wcell {
 	struct chunk *chunk;
 	uint64_t row;
 	unsigned group;
-	const struct raid_block *blocks; /* ascending by index */
+	const struct placed_block *blocks; /* ascending by index */
 	unsigned count;
-	struct cell_lock lock;
 	bool shared;
 	struct rows rows;  /* shared, when neighbours count */
 	char *parity;      /* memory for the parity blocks */
@@ -254,37 +275,29 @@ struct wcell {
 
 struct wbatch {
 	struct wcell *cells;
-	unsigned count;
+	struct cell_lock *locks;
+	unsigned count, lock_count;
 	/* By what was known when it was put together: images that it may stage, memory that it needs. */
 	uint32_t images;
 	uint64_t memory;
 };
 
-static unsigned block_index(const struct chunk *c, uint64_t lba, uint64_t *ret_row)
-{
-	unsigned index;
-
-	geom_locate(&c->geom, LBA_BLOCK(lba), ret_row, &index);
-	return index;
-}
-
 /* Memory the parity computation works on, by place within the group: what is written, what counts, NULL for zeros. */
-static void wcell_columns(const struct wcell *cell, const struct raid_block **ret_given, void **cols)
+static void wcell_columns(const struct wcell *cell, bool *ret_given, void **cols)
 {
 	const struct geom *g = &cell->chunk->geom;
-	uint64_t row;
 
 	for (unsigned i = 0; i < g->data; i++) {
 		cols[i] = NULL;
-		ret_given[i] = NULL;
+		ret_given[i] = false;
 		if (cell->rows.slots && space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
 			cols[i] = cell->rows.slots[i];
 	}
 	for (unsigned k = 0; k < cell->count; k++) {
-		unsigned i = block_index(cell->chunk, cell->blocks[k].lba, &row) % g->data;
+		unsigned i = cell->blocks[k].index % g->data;
 
 		cols[i] = cell->blocks[k].data;
-		ret_given[i] = &cell->blocks[k];
+		ret_given[i] = true;
 	}
 	for (unsigned i = 0; i < g->parity; i++)
 		cols[g->data + i] = cell->parity + (size_t)i * BLOCK_BYTES;
@@ -295,11 +308,11 @@ static int wcell_prepare(struct raid *r, struct wcell *cell, unsigned flags)
 {
 	const struct geom *g = &cell->chunk->geom;
 	bool others = false, overwrites = false;
-	uint64_t given = 0, row;
+	uint64_t given = 0;
 	int err;
 
 	for (unsigned k = 0; k < cell->count; k++)
-		given |= 1ull << block_index(cell->chunk, cell->blocks[k].lba, &row) % g->data;
+		given |= 1ull << cell->blocks[k].index % g->data;
 	for (unsigned i = 0; i < g->data; i++) {
 		if (!space_occupied(cell->chunk, cell->row, cell->group * g->data + i))
 			continue;
@@ -331,7 +344,7 @@ static int wcell_prepare(struct raid *r, struct wcell *cell, unsigned flags)
 static void wcell_add_direct(struct raid *r, struct wcell *cell, struct write_list *list)
 {
 	const struct geom *g = &cell->chunk->geom;
-	const struct raid_block *given[MEMBERS_MAX];
+	bool given[MEMBERS_MAX];
 	void *cols[MEMBERS_MAX];
 
 	wcell_columns(cell, given, cols);
@@ -358,7 +371,7 @@ static unsigned wcell_sums(const struct wcell *cell, unsigned *ret_first)
 static void wcell_stage_direct(struct raid *r, struct wcell *cell)
 {
 	const struct geom *g = &cell->chunk->geom;
-	const struct raid_block *given[MEMBERS_MAX];
+	bool given[MEMBERS_MAX];
 	void *cols[MEMBERS_MAX];
 	unsigned first, sums = wcell_sums(cell, &first);
 
@@ -387,7 +400,7 @@ static int wcell_stage_shared(struct raid *r, struct wcell *cell)
 {
 	static const uint8_t zeros[BLOCK_BYTES];
 	const struct geom *g = &cell->chunk->geom;
-	const struct raid_block *given[MEMBERS_MAX];
+	bool given[MEMBERS_MAX];
 	void *cols[MEMBERS_MAX];
 	unsigned first, sums = wcell_sums(cell, &first);
 	int err = 0;
@@ -452,24 +465,23 @@ static bool cell_may_be_shared(const struct chunk *c, uint64_t row, unsigned gro
 }
 
 /* Takes the next cells off the sorted blocks, as many as may be staged at once. Returns how many blocks. */
-static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_block *blocks, unsigned count,
+static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct placed_block *blocks, unsigned count,
 			    unsigned flags)
 {
 	unsigned used = 0, n;
-	uint64_t row, next_row;
 
 	b->count = 0;
 	b->images = 0;
 	b->memory = 0;
 	while (used < count && b->count < CELLS_PER_BATCH) {
-		struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[used].lba));
-		unsigned group = block_index(c, blocks[used].lba, &row) / c->geom.data;
-		uint64_t memory = (uint64_t)c->geom.parity * BLOCK_BYTES;
+		const struct placed_block *first = &blocks[used];
+		struct chunk *c = first->chunk;
+		uint64_t row = first->row, memory = (uint64_t)c->geom.parity * BLOCK_BYTES;
+		unsigned group = first->index / c->geom.data;
 		uint32_t images = 0;
 
-		for (n = 1; used + n < count && LBA_CHUNK(blocks[used + n].lba) == c->number; n++)
-			if (block_index(c, blocks[used + n].lba, &next_row) / c->geom.data != group ||
-			    next_row != row)
+		for (n = 1; used + n < count; n++)
+			if (first[n].chunk != c || first[n].row != row || first[n].index / c->geom.data != group)
 				break;
 		if (cell_may_be_shared(c, row, group, flags)) {
 			images = c->geom.data + c->geom.parity;
@@ -481,10 +493,38 @@ static unsigned wbatch_fill(struct raid *r, struct wbatch *b, const struct raid_
 		b->images += images;
 		b->memory += memory;
 		b->cells[b->count++] =
-			(struct wcell){.chunk = c, .row = row, .group = group, .blocks = &blocks[used], .count = n};
+			(struct wcell){.chunk = c, .row = row, .group = group, .blocks = first, .count = n};
 		used += n;
 	}
 	return used;
+}
+
+/*
+ * One lock for rows that follow each other. All who hold several locks take them in ascending order of rows, so no two
+ * wait for each other.
+ */
+static void wbatch_lock(struct raid *r, struct wbatch *b)
+{
+	unsigned k = 0;
+
+	b->lock_count = 0;
+	while (k < b->count) {
+		const struct wcell *first = &b->cells[k];
+		unsigned group = first->group;
+		uint64_t end = first->row + 1;
+
+		for (k++; k < b->count; k++) {
+			const struct wcell *cell = &b->cells[k];
+
+			if (cell->chunk != first->chunk || cell->row > end ||
+			    cell->row / ROWS_MAX != first->row / ROWS_MAX)
+				break;
+			end = cell->row + 1;
+			if (cell->group != group)
+				group = GROUP_ALL;
+		}
+		cell_lock(r, &b->locks[b->lock_count++], first->chunk, first->row, end - first->row, group);
+	}
 }
 
 static int wbatch_write(struct raid *r, struct wbatch *b, unsigned flags)
@@ -505,14 +545,12 @@ static int wbatch_write(struct raid *r, struct wbatch *b, unsigned flags)
 		pinned += !err;
 	}
 	if (!err) {
-		for (k = 0; k < b->count; k++)
-			cell_lock(r, &b->cells[k].lock, b->cells[k].chunk, b->cells[k].row, 1,
-				  b->cells[k].group);
+		wbatch_lock(r, b);
 		err = wbatch_run(r, b, flags);
-		for (k = 0; k < b->count; k++) {
+		for (k = 0; k < b->count; k++)
 			rows_free(&b->cells[k].rows);
-			cell_unlock(r, &b->cells[k].lock);
-		}
+		for (k = 0; k < b->lock_count; k++)
+			cell_unlock(r, &b->locks[k]);
 	}
 	for (k = 0; k < pinned; k++)
 		page_put_rows(r, b->cells[k].chunk, b->cells[k].row, 1);
@@ -522,51 +560,38 @@ static int wbatch_write(struct raid *r, struct wbatch *b, unsigned flags)
 	return err;
 }
 
-struct sort_block {
-	struct raid_block block;
-	uint64_t row;
-	unsigned index;
-};
-
-static int sort_block_cmp(const void *a, const void *b)
+static int placed_block_cmp(const void *a, const void *b)
 {
-	const struct sort_block *x = a, *y = b;
-	uint32_t cx = LBA_CHUNK(x->block.lba), cy = LBA_CHUNK(y->block.lba);
+	const struct placed_block *x = a, *y = b;
 
-	if (cx != cy)
-		return cx < cy ? -1 : 1;
+	if (x->chunk != y->chunk)
+		return x->chunk->number < y->chunk->number ? -1 : 1;
 	if (x->row != y->row)
 		return x->row < y->row ? -1 : 1;
 	return (x->index > y->index) - (x->index < y->index);
 }
 
-static struct raid_block *blocks_sorted(struct raid *r, const struct raid_block *blocks, unsigned count)
+static struct placed_block *blocks_placed(struct raid *r, const struct raid_block *blocks, unsigned count)
 {
-	struct sort_block *s = mem_alloc(count * sizeof(*s));
-	struct raid_block *out = mem_alloc(count * sizeof(*out));
+	struct placed_block *out = mem_alloc(count * sizeof(*out));
 
-	if (s && out) {
-		for (unsigned i = 0; i < count; i++) {
-			struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[i].lba));
+	if (!out)
+		return NULL;
+	for (unsigned i = 0; i < count; i++) {
+		struct chunk *c = table_chunk(r->t, LBA_CHUNK(blocks[i].lba));
 
-			assert(c && LBA_BLOCK(blocks[i].lba) < c->geom.blocks);
-			s[i].block = blocks[i];
-			s[i].index = block_index(c, blocks[i].lba, &s[i].row);
-		}
-		qsort(s, count, sizeof(*s), sort_block_cmp);
-		for (unsigned i = 0; i < count; i++)
-			out[i] = s[i].block;
-	} else {
-		mem_free(out);
-		out = NULL;
+		assert(c && LBA_BLOCK(blocks[i].lba) < c->geom.blocks);
+		out[i].chunk = c;
+		out[i].data = blocks[i].data;
+		geom_locate(&c->geom, LBA_BLOCK(blocks[i].lba), &out[i].row, &out[i].index);
 	}
-	mem_free(s);
+	qsort(out, count, sizeof(*out), placed_block_cmp);
 	return out;
 }
 
 int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, unsigned flags)
 {
-	struct raid_block *sorted = NULL;
+	struct placed_block *placed = NULL;
 	struct wbatch b = {0};
 	struct pace_request q;
 	unsigned done = 0;
@@ -576,13 +601,16 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 		return -EROFS;
 	walk_foreground_begin(r, &q);
 	if (!err) {
-		sorted = blocks_sorted(r, blocks, count);
-		b.cells = mem_alloc(MIN(count, CELLS_PER_BATCH) * sizeof(*b.cells)); /* a cell takes a block at least */
-		if (!sorted || !b.cells)
+		unsigned cells = MIN(count, CELLS_PER_BATCH); /* a cell takes a block at least */
+
+		placed = blocks_placed(r, blocks, count);
+		b.cells = mem_alloc(cells * sizeof(*b.cells));
+		b.locks = mem_alloc(cells * sizeof(*b.locks));
+		if (!placed || !b.cells || !b.locks)
 			err = -ENOMEM;
 	}
 	while (!err && done < count) {
-		done += wbatch_fill(r, &b, sorted + done, count - done, flags);
+		done += wbatch_fill(r, &b, placed + done, count - done, flags);
 		err = journal_reserve_images(r, b.images);
 		if (err)
 			break;
@@ -590,7 +618,8 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 		journal_unreserve_images(r, b.images);
 	}
 	mem_free(b.cells);
-	mem_free(sorted);
+	mem_free(b.locks);
+	mem_free(placed);
 	walk_foreground_end(r, &q, PACE_WRITE);
 	return err;
 }

@@ -185,10 +185,11 @@ int images_write_home(struct raid *r, uint64_t seq);
 
 /* ---- row.c ---- */
 
+#define GROUP_ALL UINT32_MAX
 struct cell_lock {
 	struct list node;
 	uint32_t chunk;
-	uint64_t row;   /* rows row .. row + count - 1 of one group */
+	uint64_t row;   /* rows row .. row + count - 1 of one group, or of all */
 	uint64_t count;
 	unsigned group;
 	struct co_cond wait;
@@ -354,6 +355,8 @@ void journal_kick(struct raid *r);
 int journal_start(struct raid *r);
 /* A write to a member has completed: it needs a flush before anything may rely on it. */
 void journal_member_written(struct raid *r, unsigned member);
+/* Whether a write to it is not covered by a flush. */
+bool journal_member_unflushed(const struct raid *r, unsigned member);
 /* Flushes every member that was written since its last flush. Yields. */
 int journal_flush_members(struct raid *r);
 /*
