@@ -17,7 +17,7 @@
 	/* DESIGN.md 4.4 */ \
 	X(w1) X(w2) X(w3) X(w4) X(w4_frozen) X(w5) X(w5_before) X(w5_after) \
 	/* W6: one of each */ \
-	X(flush_record) X(flush_spread) X(flush_home) X(flush_sums) X(flush_bitmaps) X(flush_recover) X(flush_grow) \
+	X(flush_record) X(fua) X(flush_spread) X(flush_home) X(flush_sums) X(flush_bitmaps) X(flush_recover) X(flush_grow) \
 	X(flush_label_a) X(flush_label_b) X(flush_wipe) X(flush_mkfs) \
 	/* the journal */ \
 	X(gap) X(records) X(rings) X(epoch) X(salt) X(record_sum) X(record_again) X(record_copies) X(record_lost) X(tail_early) \

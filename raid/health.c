@@ -74,7 +74,11 @@ void health_written(struct raid *r, unsigned member, const struct io *io)
 		health_failed(r, member, IO_WRITE, io->result);
 	} else {
 		r->t->members[member].errors_write += io->errors;
-		journal_member_written(r, member);
+		if (!io->fua)
+			journal_member_written(r, member);
+		else if (io->errors && journal_member_unflushed(r, member) && !BREAK(fua))
+			/* It may have been the flush that failed, and the cache may be empty now. */
+			health_failed(r, member, IO_FLUSH, -EIO);
 	}
 }
 

@@ -53,6 +53,7 @@ static void start_plain(struct io_batch *batch, struct io *io, struct dev *dev, 
 {
 	assert(len_bytes > 0 && (uintptr_t)data % BLOCK_BYTES == 0);
 	io->errors = 0;
+	io->fua = false;
 	io->dev = dev;
 	io->op = op;
 	io->off_bytes = off_bytes;
@@ -64,10 +65,11 @@ static void start_plain(struct io_batch *batch, struct io *io, struct dev *dev, 
 }
 
 static void start_vector(struct io_batch *batch, struct io *io, struct dev *dev, enum io_op op,
-			 uint64_t off_bytes, const struct iovec *iov, unsigned iov_count)
+			 bool fua, uint64_t off_bytes, const struct iovec *iov, unsigned iov_count)
 {
 	assert(iov_count > 0 && iov_count <= IO_IOV_MAX);
 	io->errors = 0;
+	io->fua = fua;
 	io->dev = dev;
 	io->op = op;
 	io->off_bytes = off_bytes;
@@ -92,7 +94,7 @@ void io_read(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t of
 void io_readv(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
 	      const struct iovec *iov, unsigned iov_count)
 {
-	start_vector(batch, io, dev, IO_READ, off_bytes, iov, iov_count);
+	start_vector(batch, io, dev, IO_READ, false, off_bytes, iov, iov_count);
 }
 
 void io_write(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
@@ -105,12 +107,19 @@ void io_write(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t o
 void io_writev(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
 	       const struct iovec *iov, unsigned iov_count)
 {
-	start_vector(batch, io, dev, IO_WRITE, off_bytes, iov, iov_count);
+	start_vector(batch, io, dev, IO_WRITE, false, off_bytes, iov, iov_count);
+}
+
+void io_writev_fua(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes, const struct iovec *iov,
+		   unsigned iov_count)
+{
+	start_vector(batch, io, dev, IO_WRITE, true, off_bytes, iov, iov_count);
 }
 
 void io_flush(struct io_batch *batch, struct io *io, struct dev *dev)
 {
 	io->errors = 0;
+	io->fua = false;
 	io->dev = dev;
 	io->op = IO_FLUSH;
 	io->off_bytes = io->len_bytes = 0;

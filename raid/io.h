@@ -6,7 +6,8 @@
  * Rules for callers
  *   - offsets and lengths are multiples of BLOCK_BYTES; memory comes from the pool (buf.h);
  *   - a write is durable only after a later flush of the same device that was submitted after the
- *     write had completed (dev.volatile_cache says whether the flush does anything);
+ *     write had completed (dev.volatile_cache says whether the flush does anything), or if it is a FUA write, once it
+ *     is done: which says nothing of the writes before it;
  *   - results: 0, -EIO (and what the device said otherwise), -ENODEV/-ENXIO/-ENOSPC as from a pulled drive
  *     are all mapped to -ENODEV, -EROFS when the device has become read-only, -ETIMEDOUT after the deadline. Short I/O is carried on by the device layer;
  *     if it makes no progress: -EIO;
@@ -54,7 +55,8 @@ struct dev_ops {
 /*
  * Attempts at one write that the device answers with -EIO. The next attempt writes the same bytes to the same place; only
  * what has failed so often counts as failed. Flushes are not tried again: a device that has failed one may have
- * dropped what it should have kept, and then says yes to the next.
+ * dropped what it should have kept, and then says yes to the next. A FUA write is: the caller has to know that it may stand
+ * for a write and a flush, and if io.errors says that it failed once, what else was in the cache may be gone.
  */
 #define IO_WRITE_TRIES 3
 
@@ -68,6 +70,7 @@ struct io {
 	const struct iovec *iov; /* stays valid until done */
 	unsigned iov_count;
 	enum io_op op;
+	bool fua; /* force unit access: done means durable */
 	int result;
 	unsigned errors; /* attempts that failed with -EIO; result is that of the last */
 	bool done;
@@ -97,6 +100,9 @@ void io_write(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t o
 	      uint64_t len_bytes);
 void io_writev(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes,
 	       const struct iovec *iov, unsigned iov_count);
+/* The same, as a FUA write. */
+void io_writev_fua(struct io_batch *batch, struct io *io, struct dev *dev, uint64_t off_bytes, const struct iovec *iov,
+		   unsigned iov_count);
 void io_flush(struct io_batch *batch, struct io *io, struct dev *dev);
 /*
  * Waits until all are done, with up to IO_WRITE_TRIES attempts at each write; the first error (each io has its own

@@ -7,7 +7,7 @@
  *
  *   1. flushes the members that were written, so that the data it makes live is durable      (W2)
  *   2. writes the table if a member went out                                                (W5)
- *   3. writes the record to tolerance + 1 members, those whose rings are emptiest, and flushes them
+ *   3. writes the record to tolerance + 1 members, those whose rings are emptiest, durably (FUA)
  *   4. writes the table if a member went out meanwhile, or if it is the first record of the epoch
  *   5. calls it durable: waiters go on, older images are superseded, dead blocks wait for readers (W3)
  *
@@ -413,6 +413,13 @@ void journal_member_written(struct raid *r, unsigned member)
 	r->journal.rings[member].written++;
 }
 
+bool journal_member_unflushed(const struct raid *r, unsigned member)
+{
+	const struct ring *g = &r->journal.rings[member];
+
+	return g->written != g->flushed;
+}
+
 /* Flushes the members of the mask whose writes are not all covered by a flush. */
 static int flush_members(struct raid *r, uint64_t mask, bool lenient)
 {
@@ -425,7 +432,7 @@ static int flush_members(struct raid *r, uint64_t mask, bool lenient)
 	for (unsigned m = 0; m < r->t->member_count; m++) {
 		struct ring *g = &r->journal.rings[m];
 
-		if (!(mask >> m & 1) || !member_in_service(&r->t->members[m]) || g->written == g->flushed)
+		if (!(mask >> m & 1) || !member_in_service(&r->t->members[m]) || !journal_member_unflushed(r, m))
 			continue;
 		covers[m] = g->written;
 		if (!r->t->members[m].dev->volatile_cache) {
@@ -482,7 +489,7 @@ struct record {
 	struct iovec *iov;
 	unsigned iov_count;
 	uint64_t len;
-	uint64_t members; /* that have it, not yet flushed */
+	uint64_t members; /* that have it */
 };
 
 static int record_build(struct raid *r, struct txn *x, struct record *rec)
@@ -592,10 +599,16 @@ static unsigned record_copies(const struct raid *r)
 	return MIN(BREAK(record_copies) ? 1 : r->t->tolerance + 1, in_service);
 }
 
-/* One attempt at the copies that are missing. */
-static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, const unsigned *members, unsigned count)
+/*
+ * One attempt at the copies that are missing. `durable`: on return. A record of one piece is then a FUA write, which is
+ * one round to the device instead of two, and no work for a thread of the kernel, as a flush is; more pieces share
+ * one flush.
+ */
+static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, const unsigned *members, unsigned count,
+			   bool durable)
 {
 	unsigned pieces = DIV_ROUND_UP(rec->iov_count, RECORD_IOV_MAX), n = 0;
+	bool fua = durable && pieces == 1;
 	struct io *ios = mem_alloc((size_t)pieces * count * sizeof(*ios));
 	struct io_batch batch;
 
@@ -618,7 +631,8 @@ static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, con
 			unsigned iovs = MIN(RECORD_IOV_MAX, rec->iov_count - i);
 
 			ios[n].user = (void *)(uintptr_t)members[k];
-			io_writev(&batch, &ios[n++], r->t->members[members[k]].dev, off, &rec->iov[i], iovs);
+			(fua ? io_writev_fua : io_writev)(&batch, &ios[n++], r->t->members[members[k]].dev, off,
+							  &rec->iov[i], iovs);
 			for (unsigned v = 0; v < iovs; v++)
 				off += rec->iov[i + v].iov_len;
 		}
@@ -633,10 +647,13 @@ static int record_write_to(struct raid *r, struct record *rec, uint64_t seq, con
 		if (member_takes_records(&r->t->members[members[k]]))
 			rec->members |= 1ull << members[k];
 	mem_free(ios);
-	return r->error;
+	if (!durable || fua || r->error)
+		return r->error;
+	/* W6: of what is acknowledged or applied next, as the callers say. */
+	return flush_members(r, rec->members, false);
 }
 
-/* Until enough members in service have it, flushed. */
+/* Until enough members in service have it, durably. */
 static int record_write(struct raid *r, struct record *rec)
 {
 	uint64_t seq = r->journal.record_seq + 1;
@@ -661,11 +678,9 @@ static int record_write(struct raid *r, struct record *rec)
 		for (unsigned k = 0; k < count; k++)
 			rec->head->members = to_le64(from_le64(rec->head->members) | 1ull << members[k]);
 		err = record_seal(r, rec);
-		if (!err)
-			err = record_write_to(r, rec, seq, members, count);
 		/* W6: what is acknowledged next must survive a power cut. */
-		if (!err && !BREAK(flush_record))
-			err = flush_members(r, rec->members, false);
+		if (!err)
+			err = record_write_to(r, rec, seq, members, count, !BREAK(flush_record));
 	}
 	return err ? err : -EIO;
 }
@@ -712,13 +727,11 @@ int journal_spread_record(struct raid *r, uint64_t seq, const void *record, uint
 	*iov = (struct iovec){.iov_base = pool, .iov_len = len};
 	rec.iov = iov;
 	rec.iov_count = 1;
-	err = record_write_to(r, &rec, seq, members, count);
 	/*
 	 * W6: its blocks go home next. A power cut in the middle of that must find the copies: the member with
 	 * the only old one may be gone then.
 	 */
-	if (!err && !BREAK(flush_spread))
-		err = flush_members(r, rec.members, false);
+	err = record_write_to(r, &rec, seq, members, count, !BREAK(flush_spread));
 	buf_put(pool);
 	mem_free(iov);
 	return err;

@@ -291,6 +291,9 @@ static bool slot_send(struct slot *s)
 		io_uring_prep_write(sqe, d->fd, data + skip,
 				    (unsigned)MIN(len_bytes - skip, 1u << 30), off_bytes);
 	}
+	/* On block devices this is the FUA bit, or a flush behind the write where the device does not know it. */
+	if (io->fua && d->dev.volatile_cache)
+		sqe->rw_flags = RWF_DSYNC;
 	io_uring_sqe_set_data(sqe, &s->tag);
 	return true;
 }

@@ -463,7 +463,7 @@ static enum simfate journal_on_one(void *arg, struct simdev *d, uint64_t write, 
 	return journal && d != disks[keeper] ? SIMFATE_DROP : SIMFATE_KEEP;
 }
 
-/* Live blocks get new content in place, in one transaction; the power goes when its record is written and not flushed. */
+/* Live blocks get new content in place, in one transaction; the power goes while its record is on its way to both members. */
 static void overwrite_cut_short(unsigned count)
 {
 	char *data = buf_get_wait(BLOCK_BYTES);
@@ -475,7 +475,7 @@ static void overwrite_cut_short(unsigned count)
 		assert_int_equal(raid_write(raid, &block, 1, 0), 0);
 	}
 	buf_put(data);
-	world_crash_at(world, POINT_SUBMIT_FLUSH, 1);
+	world_crash_at(world, POINT_SUBMIT_WRITE, raid->t->tolerance + 1);
 	assert_int_not_equal(raid_commit(raid), 0);
 	world_crash_at(world, 0, 0);
 	crash();
@@ -608,6 +608,35 @@ static void test_lost_records(void **state)
 {
 	(void)state;
 	run(do_lost_records);
+}
+
+/* A FUA write that failed once and then did not: the flush in it may have emptied the cache, and lost what was there. */
+static void do_fua_failed(void)
+{
+	const struct io clean = {.fua = true}, once = {.fua = true, .errors = 1};
+
+	disks_new();
+	assert_int_equal(format(), 0);
+	assert_int_equal(open_flags(0), 0);
+	assert_int_equal(write_blocks(60), 0);
+	assert_int_equal(raid_commit(raid), 0);
+	health_written(raid, 1, &once);
+	assert_int_equal(member_info(1).state, MEMBER_ACTIVE);
+	assert_int_equal(member_info(1).errors_write, 1);
+	assert_int_equal(write_blocks(60), 0);
+	health_written(raid, 1, &clean);
+	assert_int_equal(member_info(1).state, MEMBER_ACTIVE);
+	health_written(raid, 1, &once);
+	assert_int_equal(member_info(1).state, MEMBER_MISSING);
+	assert_int_equal(raid_commit(raid), 0);
+	compare();
+	close_volume();
+}
+
+static void test_fua_failed(void **state)
+{
+	(void)state;
+	run(do_fua_failed);
 }
 
 /* The labels of `from`, and nothing else. */
@@ -2164,6 +2193,7 @@ int main(void)
 	    cmocka_unit_test(test_forged_record),
 	    cmocka_unit_test(test_spread),
 	    cmocka_unit_test(test_lost_records),
+	    cmocka_unit_test(test_fua_failed),
 	    cmocka_unit_test(test_lost_day),
 	    cmocka_unit_test(test_missed_data),
 	    cmocka_unit_test(test_missed_record),

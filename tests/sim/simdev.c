@@ -65,6 +65,7 @@ struct sim_io {
 	struct handle *h;
 	struct io *io; /* NULL once the submitter has been told -ETIMEDOUT */
 	enum io_op op;
+	bool fua;
 	uint64_t off_bytes, len_bytes;
 	struct iovec *iov, one; /* our own copy: the submitter's dies at the deadline */
 	unsigned iov_count;
@@ -138,6 +139,13 @@ static uint64_t shifted(const struct simdev *d, uint64_t off_bytes, uint64_t by_
 	return (off_bytes / BLOCK_BYTES + by_bytes / BLOCK_BYTES) % d->store.blocks;
 }
 
+static bool durable_at_once(const struct sim_io *s)
+{
+	bool cached = s->faulted && (s->fault.kind == SIMFAULT_LYING_FLUSH || s->fault.kind == SIMFAULT_EIO_FLUSH);
+
+	return !s->h->d->params.volatile_cache || (s->fua && !cached);
+}
+
 static void carry_out_write(struct sim_io *s, uint64_t first, bool partial, unsigned keep,
 			    unsigned garble)
 {
@@ -155,7 +163,7 @@ static void carry_out_write(struct sim_io *s, uint64_t first, bool partial, unsi
 			b = store_mix(&d->store, store_visible(&d->store, at), whole, keep, garble);
 			block_unref(whole);
 		}
-		store_write(&d->store, at, b, d->seq, !d->params.volatile_cache);
+		store_write(&d->store, at, b, d->seq, durable_at_once(s));
 	}
 }
 
@@ -203,6 +211,7 @@ static void freeze_write(struct sim_io *s)
 
 	/* It goes to the pending list in any case, for the lottery to see. */
 	d->params.volatile_cache = true;
+	s->fua = false;
 	carry_out_write(s, s->off_bytes / BLOCK_BYTES, !d->fate, (unsigned)rng_below(&d->rng, 101),
 			d->params.crash_garble);
 	d->params.volatile_cache = !durable;
@@ -257,6 +266,9 @@ static int carry_out_changes(struct sim_io *s)
 	switch (s->fault.kind) {
 	case SIMFAULT_EIO_WRITE:
 		carry_out_write(s, first, true, (unsigned)rng_below(&d->rng, 101), 0);
+		return -EIO;
+	case SIMFAULT_EIO_FLUSH:
+		carry_out_write(s, first, false, 0, 0);
 		return -EIO;
 	case SIMFAULT_LOST:
 		return 0;
@@ -390,17 +402,20 @@ static void sim_io_fire(struct world_event *ev)
 	io_done(io, -ETIMEDOUT);
 }
 
+/* Of the kinds that concern flushes, those that a FUA write can have, too. */
+#define ON_FUA 8u
+
 static bool fault_matches(const struct simfault *f, const struct sim_io *s)
 {
 	static const uint8_t by_kind[] = {
 	    [SIMFAULT_EIO_READ] = SIMFAULT_ON_READ,
 	    [SIMFAULT_EIO_WRITE] = SIMFAULT_ON_WRITE,
-	    [SIMFAULT_EIO_FLUSH] = SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_EIO_FLUSH] = SIMFAULT_ON_FLUSH | ON_FUA,
 	    [SIMFAULT_LOST] = SIMFAULT_ON_WRITE,
 	    [SIMFAULT_MISDIRECTED] = SIMFAULT_ON_WRITE,
 	    [SIMFAULT_DUPLICATE] = SIMFAULT_ON_WRITE,
 	    [SIMFAULT_TORN] = SIMFAULT_ON_WRITE,
-	    [SIMFAULT_LYING_FLUSH] = SIMFAULT_ON_FLUSH,
+	    [SIMFAULT_LYING_FLUSH] = SIMFAULT_ON_FLUSH | ON_FUA,
 	    [SIMFAULT_ROT_READ] = SIMFAULT_ON_READ,
 	    [SIMFAULT_HANG] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
 	    [SIMFAULT_DELAY] = SIMFAULT_ON_READ | SIMFAULT_ON_WRITE | SIMFAULT_ON_FLUSH,
@@ -414,7 +429,7 @@ static bool fault_matches(const struct simfault *f, const struct sim_io *s)
 
 	if (f->on)
 		on &= f->on;
-	if (!(on & 1u << s->op))
+	if (!(on & (1u << s->op | (s->fua ? ON_FUA : 0))))
 		return false;
 	if (s->op == IO_FLUSH || !f->len_bytes)
 		return true;
@@ -517,6 +532,7 @@ static struct sim_io *sim_io_new(struct handle *h, struct io *io)
 	s->h = h;
 	s->io = io;
 	s->op = io->op;
+	s->fua = io->fua;
 	world_event_init(&s->ev, sim_io_fire);
 	if (io->op != IO_FLUSH) {
 		s->off_bytes = io->off_bytes;

@@ -206,10 +206,29 @@ uint8_t store_marked(const struct store *s, uint64_t block)
 
 /* ---- the pending list ---- */
 
+/* No version of the block comes back any more. */
+static void pending_forget(struct store *s, uint64_t block)
+{
+	struct store_leaf *leaf = leaf_get(s, block);
+	size_t to = s->pending_head;
+
+	if (!leaf->cache[block % LEAF_BLOCKS])
+		return;
+	for (size_t i = s->pending_head; i < s->pending_count; i++) {
+		if (s->pending[i].block == block)
+			block_unref(s->pending[i].b);
+		else
+			s->pending[to++] = s->pending[i];
+	}
+	s->pending_count = to;
+	cache_set(s, block, NULL);
+}
+
 void store_write(struct store *s, uint64_t block, struct simblock *b, uint64_t seq, bool durable)
 {
 	store_mark(s, block, 0);
-	if (durable && s->pending_head == s->pending_count) {
+	if (durable) {
+		pending_forget(s, block);
 		medium_set(s, block, b);
 		return;
 	}

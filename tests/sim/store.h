@@ -53,8 +53,7 @@ uint64_t store_hash(const struct store *s);
 /* What a reader sees; NULL: zeros. */
 struct simblock *store_visible(const struct store *s, uint64_t block);
 /*
- * A block of a write that has completed as number seq (ascending). Takes over the reference. `durable`: at once,
- * unless older ones are pending.
+ * A block of a write that has completed as number seq (ascending). Takes over the reference. `durable`: at once.
  */
 void store_write(struct store *s, uint64_t block, struct simblock *b, uint64_t seq, bool durable);
 /* A flush: what was written up to seq is durable. */
