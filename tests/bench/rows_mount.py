@@ -38,6 +38,14 @@ def settle(c):
     os.close(fd)
 
 
+def written_through(measure):
+    """After the file was written from one end to the other: what stands before leaves it in pieces of 4 KiB."""
+    def fn(c):
+        c.m.fio(c.file, rw="write", bs="1m", ioengine="libaio", direct=1, iodepth=4, end_fsync=1, size=c.file_bytes)
+        return measure(c)
+    return fn
+
+
 def files_create(c, root):
     data = b"x" * 4096
     for i in range(FILES):
@@ -136,6 +144,7 @@ def mount_part(m, level):
 
     aio = {"ioengine": "libaio", "direct": 1}
     threads8 = {"ioengine": "psync", "direct": 1, "numjobs": 8}
+    read_1m = fio(rw="read", bs="1m", iodepth=4, seconds=s, **aio)
     sustained = s if m.args.quick else max(60, s)
 
     def burst(c):
@@ -173,7 +182,8 @@ def mount_part(m, level):
             Ratio(t, "null", 1.5, most=True, plus=raw.name, text="(null + raw write+flush)"),
             Ratio(t, "thin", most=True), Ratio(t, b, most=True), Ratio(t, "zfs-raidz2", 1.0, most=True),
             Ratio(t, "ext4", most=True)]),
-        row("1m read direct qd4", "mibps", fio(rw="read", bs="1m", iodepth=4, seconds=s, **aio)),
+        row("1m read of 4k pieces qd4", "mibps", read_1m, target=None),
+        row("1m read direct qd4", "mibps", written_through(read_1m)),
         row("1m write direct qd4", "mibps", fio(rw="write", bs="1m", iodepth=4, end_fsync=1, seconds=s, **aio)),
         row("1m read buffered", "mibps", fio(rw="read", bs="1m", ioengine="psync", io_size=m.args.file_mib * MIB)),
         row("1m write buffered", "mibps",
