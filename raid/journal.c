@@ -830,6 +830,15 @@ static int commit_publish_tail(struct raid *r)
 	return err;
 }
 
+/*
+ * What the next record takes, and, while a checkpoint runs, another one as large as they get: when it has ended and freed
+ * what was before it, there must be room for the record that begins the next, or nothing ever frees any.
+ */
+static uint64_t commit_bytes(struct raid *r)
+{
+	return open_bytes(r) + (r->journal.checkpointing ? r->t->journal_bytes / 6 : 0);
+}
+
 /* Before sealing: room in every ring, and no dead block whose bitmap is not loaded. */
 static int commit_make_room(struct raid *r)
 {
@@ -838,7 +847,7 @@ static int commit_make_room(struct raid *r)
 
 	while (!err && !r->error) {
 		err = txn_settle_dead(r);
-		if (err || BREAK(make_room) || rings_have_room(r, open_bytes(r)))
+		if (err || BREAK(make_room) || rings_have_room(r, commit_bytes(r)))
 			break;
 		if (j->tail != j->tail_durable)
 			err = commit_publish_tail(r);
