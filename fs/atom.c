@@ -145,7 +145,7 @@ int fs_atom(struct fs *fs, unsigned kind, fs_atom_fn *fn, void *arg)
 		if (pins.all != pins.few)
 			mem_free(pins.all);
 		nodes_shrink(fs);
-		if (e != -ENOSPC || !kind || kind & (ATOM_FREES | ATOM_INTERNAL | ATOM_LOCKED))
+		if (e != -ENOSPC || !kind || kind & (ATOM_FREES | ATOM_INTERNAL | ATOM_LOCKED | ATOM_SPARE))
 			break;
 		if (!in_turn)
 			in_turn = writeback_space_enter(fs, true);

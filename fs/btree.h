@@ -43,6 +43,8 @@ enum {
 	ATOM_INTERNAL = 4, /* writeback, which others wait for: may use the reserve */
 	/* An inode's lock is held: on -ENOSPC the caller lets go of it and calls writeback_make_space. Else fs_atom does. */
 	ATOM_LOCKED = 8,
+	/* Can be done without: leaves alone what dirty data and others need. -ENOSPC at once. */
+	ATOM_SPARE = 16,
 };
 /* Runs the atom until it returns something but -EAGAIN. Yields. -EBADMSG, -EIO from loading. */
 int fs_atom(struct fs *fs, unsigned kind, fs_atom_fn *fn, void *arg);

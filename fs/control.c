@@ -202,8 +202,20 @@ static json_t *space_json(struct fs *fs, struct raid *raid)
 	set_u64(o, "data_total_bytes", r.data_total * BLOCK_BYTES);
 	set_u64(o, "data_free_bytes", r.data_free * BLOCK_BYTES);
 	set_u64(o, "data_reserve_bytes", r.data_reserve * BLOCK_BYTES);
+	set_u64(o, "data_clean_bytes", r.data_clean * BLOCK_BYTES);
 	set_u64(o, "metadata_total_bytes", r.meta_total * BLOCK_BYTES);
 	set_u64(o, "metadata_free_bytes", r.meta_free * BLOCK_BYTES);
+	return o;
+}
+
+static json_t *cleaner_json(const struct fs *fs)
+{
+	json_t *o = json_object();
+	struct fs_cleaned c;
+
+	fs_cleaned(fs, &c);
+	set_u64(o, "moved_bytes", c.moved_blocks * BLOCK_BYTES);
+	set_u64(o, "cleaned_bytes", c.stripe_blocks * BLOCK_BYTES);
 	return o;
 }
 
@@ -352,6 +364,7 @@ static json_t *answer_status(struct control *c, bool with_geometry)
 	}
 	(void)json_object_set_new(o, "members", members_json(c->raid, i.member_count));
 	(void)json_object_set_new(o, "space", space_json(c->fs, c->raid));
+	(void)json_object_set_new(o, "cleaner", cleaner_json(c->fs));
 	(void)json_object_set_new(o, "rebuild", job_json(&i.rebuild, i.rebuild_priority, now_ns));
 	(void)json_object_set_new(o, "scrub", job_json(&i.scrub, i.scrub_priority, now_ns));
 	explain(c, &i, o);

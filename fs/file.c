@@ -451,7 +451,8 @@ static int write_needs(struct fs *fs, struct write *w, uint64_t new_size, uint64
 			r = write_inline_fits(fs, w->i->ino, new_size, &fits);
 		if (r)
 			return r;
-		meta += placed ? x.lba == LBA_NONE : b != 0 || !fits;
+		w->spare[b - w->first]->meta = placed ? x.lba == LBA_NONE : b != 0 || !fits;
+		meta += w->spare[b - w->first]->meta;
 	}
 	*ret_fresh = fresh;
 	*ret_meta = meta;
@@ -1025,6 +1026,7 @@ static int move_out_atom(struct fs *fs, void *arg)
 			writeback_reserve(fs, b);
 		} else {
 			over_begin(z->i, &d);
+			(*z->spare)->meta = true;
 			writeback_add(fs, z->i, 0, *z->spare, true);
 			*z->spare = NULL;
 		}

@@ -153,6 +153,13 @@ struct fs_stat {
 /* From memory, never yields, never waits for a device. */
 void fs_statfs(struct fs *fs, struct fs_stat *ret);
 
+/* What the cleaner has done since the mount. From memory, never yields. */
+struct fs_cleaned {
+	uint64_t moved_blocks;
+	uint64_t stripe_blocks; /* of the stripes that were emptied by that, or would have been without what came in between */
+};
+void fs_cleaned(const struct fs *fs, struct fs_cleaned *ret);
+
 /* "/a/b" of an inode, by its parent hint; falls back to "inode N". Never fails. */
 void fs_path(struct fs *fs, uint64_t ino, char *ret, size_t cap);
 

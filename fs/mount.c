@@ -314,6 +314,8 @@ int fs_mount(struct raid *raid, const struct fs_options *options, struct fs **re
 	e = writeback_init(fs);
 	if (e == 0)
 		e = raid_start(raid);
+	if (e == 0)
+		e = cleaner_init(fs);
 	if (e) {
 		if (fs->wb)
 			(void)writeback_stop(fs); /* nothing was written yet; e says what failed */
@@ -335,6 +337,7 @@ fail:
 
 int fs_unmount(struct fs *fs)
 {
+	cleaner_exit(fs);
 	int e = writeback_stop(fs);
 	if (!fs->read_only) {
 		inodes_reap_wait(fs);
@@ -354,6 +357,7 @@ void fs_abandon(struct fs *fs)
 	/* Nothing more is staged or changed: what the flusher has in hand fails and is given up. */
 	hooks_away(fs);
 	fs->read_only = true;
+	cleaner_exit(fs);
 	(void)writeback_stop(fs);
 	free_all(fs);
 }

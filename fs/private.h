@@ -13,6 +13,7 @@
 struct node_cache;  /* node.c: nodes in memory, clean ones evicted, dirty ones staged by pre_commit */
 struct inode_table; /* inode.c: references, write error counts */
 struct writeback;   /* writeback.c: dirty blocks by (inode, block), the flusher */
+struct cleaner;     /* clean.c: moves blocks, so that whole stripes become free */
 
 struct fs {
 	struct loop *loop;
@@ -30,6 +31,7 @@ struct fs {
 	struct node_cache *nodes;
 	struct inode_table *inodes;
 	struct writeback *wb;
+	struct cleaner *cleaner; /* NULL: there is none (yet, or any more) */
 	/* Calls of the volume's that look things up here: whoever frees us waits for their end (mount.c). */
 	unsigned naming;
 	bool leaving;
@@ -58,6 +60,10 @@ int writeback_init(struct fs *fs);  /* starts the flusher unless read-only */
 int writeback_stop(struct fs *fs);  /* writes everything, ends the flusher */
 void writeback_exit(struct fs *fs); /* frees, writes nothing */
 uint64_t writeback_dirty_bytes(const struct fs *fs); /* not yet written; never yields */
+
+/* clean.c */
+int cleaner_init(struct fs *fs);  /* starts it unless read-only */
+void cleaner_exit(struct fs *fs); /* waits for the end of what it is moving. Yields */
 
 /* node.c and mount.c: hooks given to the volume */
 void nodes_pre_commit(void *ctx);

@@ -28,6 +28,7 @@
  *
  *   new names and attributes  leave 4 units and what dirty data needs, so that data can still come
  *   accepting data            leaves 2 units and what dirty data needs
+ *   overwriting, cleaning     leave 2 units and what dirty data needs, or do without
  *   write-out, punching       leaves 1 unit: it has what was kept for dirty data
  *   deleting                  leaves nothing
  *
@@ -43,6 +44,7 @@
  * Rejected: write-out at close of small files. It would make one stripe of one file.
  */
 #include "writeback.h"
+#include "clean.h"
 #include "extent.h"
 #include <stdlib.h>
 
@@ -64,6 +66,7 @@
 #define SPACE_TRIES_MAX 8
 #define SPACE_WAIT_NS	(10 * NS_PER_MS)
 #define IN_PLACE_MAX	64u
+#define SPARE_PER_META	8u /* blocks that are mapped anew take one of metadata, at a rough guess */
 #define META_UNIT_SHARE 16u /* metadata is kept back in units of 1/16 of all, at most so many blocks */
 #define META_UNIT_MAX	256u
 
@@ -82,12 +85,15 @@ struct writeback {
 	uint64_t queued;  /* on dirty lists */
 	uint64_t pending; /* promised to writers by writeback_room */
 	uint64_t fresh;	  /* reservations */
+	uint64_t meta;	  /* blocks that may need metadata */
 	uint64_t max;	  /* blocks */
 	uint64_t retry_ns;
 	uint64_t age_ns, commit_age_ns;
 	uint64_t fail_count;
 	int fail_error;
 	unsigned workers;
+	unsigned overwriting; /* in place, under way: have looked up places */
+	uint64_t overwrites;  /* that have ended */
 	bool stopping;
 	bool freed;
 	struct co_mutex space_lock; /* guards nothing but the order of those who lack space */
@@ -346,6 +352,7 @@ void writeback_add(struct fs *fs, struct inode *i, uint64_t block, struct wb_blo
 		i->fresh_count++;
 		fs->wb->fresh++;
 	}
+	fs->wb->meta += b->meta;
 	stamp(fs, b);
 	enqueue(fs, b);
 }
@@ -379,11 +386,19 @@ static void drop_reservation(struct fs *fs, struct wb_block *b)
 	b->fresh = b->took = false;
 }
 
+/* The map knows it. */
+static void drop_meta(struct fs *fs, struct wb_block *b)
+{
+	fs->wb->meta -= b->meta;
+	b->meta = false;
+}
+
 /* The block is no more, or (in a batch) only the batch's. */
 static void block_drop(struct fs *fs, struct wb_block *b)
 {
 	struct inode *i = b->inode;
 	drop_reservation(fs, b);
+	drop_meta(fs, b);
 	radix_remove(i, b->block);
 	i->dirty_count--;
 	if (!b->io_data) {
@@ -419,7 +434,8 @@ void writeback_unreserve(struct fs *fs, struct inode *i, uint64_t from, uint64_t
 void writeback_reserve(struct fs *fs, struct wb_block *b)
 {
 	assert(!b->fresh && !b->took);
-	b->fresh = true;
+	fs->wb->meta += !b->meta;
+	b->fresh = b->meta = true;
 	b->inode->fresh_count++;
 	fs->wb->fresh++;
 }
@@ -521,6 +537,20 @@ bool writeback_meta_avail(struct fs *fs, uint64_t blocks)
 	return space.meta_free + space.meta_potential >= need;
 }
 
+/* From those that can do without: overwriting, cleaning. */
+static uint64_t meta_kept_from_spare(const struct fs *fs, const struct raid_space *s)
+{
+	return 2 * meta_unit(s) + meta_need(fs, fs->wb->meta);
+}
+
+/* Whether to begin to give `blocks` that have a place a new one. The map atoms look again. */
+static bool meta_spare(const struct fs *fs, uint64_t blocks)
+{
+	struct raid_space space;
+	raid_space(fs->raid, &space);
+	return space.meta_free + space.meta_potential >= meta_kept_from_spare(fs, &space) + blocks / SPARE_PER_META;
+}
+
 bool writeback_meta_may(const struct fs *fs, unsigned kind, uint32_t want)
 {
 	struct raid_space space;
@@ -528,7 +558,9 @@ bool writeback_meta_may(const struct fs *fs, unsigned kind, uint32_t want)
 		return true;
 	raid_space(fs->raid, &space);
 	uint64_t keep = meta_unit(&space);
-	if (!(kind & ATOM_INTERNAL))
+	if (kind & ATOM_SPARE)
+		keep = meta_kept_from_spare(fs, &space);
+	else if (!(kind & ATOM_INTERNAL))
 		keep = 4 * keep + meta_need(fs, dirty_blocks(fs));
 	return space.meta_free + space.meta_potential >= keep + want;
 }
@@ -565,7 +597,8 @@ bool writeback_make_space(struct fs *fs)
 		inodes_reap_wait(fs);
 		tried = true;
 	}
-	/* What is being written holds new places and old ones at once. */
+	/* What is being moved or written holds new places and old ones at once. */
+	tried |= cleaner_wait(fs);
 	if (wb->queued || !list_empty(&wb->batches)) {
 		(void)writeback_write(fs, NULL,
 				      false); /* counted; the commit below is what we are after */
@@ -578,6 +611,21 @@ bool writeback_make_space(struct fs *fs)
 		return false;
 	raid_space(fs->raid, &after);
 	return tried || after.data_free > before.data_free || after.meta_free > before.meta_free;
+}
+
+uint64_t writeback_overwrites(const struct fs *fs)
+{
+	return fs->wb->overwrites;
+}
+
+bool writeback_overwritten(const struct fs *fs, uint64_t since)
+{
+	return fs->wb->overwriting || fs->wb->overwrites != since;
+}
+
+bool writeback_plenty(struct fs *fs, uint64_t blocks)
+{
+	return !fs->wb->space_short && writeback_avail(fs) > blocks && meta_spare(fs, blocks);
 }
 
 bool writeback_space_enter(struct fs *fs, bool always)
@@ -699,13 +747,16 @@ static void block_done(struct fs *fs, struct wb_block *b, bool placed)
 	if (b->data != b->io_data) {
 		b->stands_end = b->io_end;
 		/* Inline data has no place that the new content could go to. */
-		if (placed)
+		if (placed) {
 			drop_reservation(fs, b);
+			drop_meta(fs, b);
+		}
 		buffer_gone(fs, b->io_data);
 		b->io_data = NULL;
 		enqueue(fs, b);
 	} else {
 		drop_reservation(fs, b);
+		drop_meta(fs, b);
 		radix_remove(i, b->block);
 		i->dirty_count--;
 		buffer_gone(fs, b->data);
@@ -762,6 +813,7 @@ static void block_failed(struct fs *fs, struct wb_block *b, int error)
 			  (unsigned long long)i->ino, strerror(-error));
 	i->err = error;
 	drop_reservation(fs, b);
+	drop_meta(fs, b);
 	radix_remove(i, b->block);
 	i->dirty_count--;
 	buffer_gone(fs, b->data);
@@ -886,6 +938,22 @@ static int alloc_hard(struct fs *fs, uint32_t want, unsigned flags, struct raid_
 	return r;
 }
 
+static int alloc_unpromised(struct fs *fs, uint32_t want, unsigned flags, struct raid_run *runs, unsigned runs_max,
+			    unsigned *n)
+{
+	fs->wb->fresh += want; /* nobody is promised it meanwhile */
+	int r = raid_alloc_data(fs->raid, want, flags, runs, runs_max, n);
+	fs->wb->fresh -= want;
+	return r;
+}
+
+int writeback_alloc_spare(struct fs *fs, uint32_t want, struct raid_run *runs, unsigned runs_max, unsigned *n)
+{
+	if (!writeback_plenty(fs, want))
+		return -ENOSPC;
+	return alloc_unpromised(fs, want, RAID_ALLOC_CLEANER, runs, runs_max, n);
+}
+
 static void take_place(struct fs *fs, struct batch *batch, unsigned k, uint64_t lba)
 {
 	struct wb_block *b = batch->b[k];
@@ -918,11 +986,9 @@ static void alloc_places(struct fs *fs, struct batch *batch, bool fresh)
 		} else {
 			/* Must not eat what others hold reservations for: there is the old place. Nor
 			 * cut extents when there is little to keep the pieces in. */
-			if (writeback_avail(fs) < want || !writeback_meta_avail(fs, 0))
+			if (writeback_avail(fs) < want || !meta_spare(fs, want))
 				return;
-			fs->wb->fresh += want; /* nobody is promised it meanwhile */
-			r = raid_alloc_data(fs->raid, want, flags, runs, RUNS_MAX, &n);
-			fs->wb->fresh -= want;
+			r = alloc_unpromised(fs, want, flags, runs, RUNS_MAX, &n);
 		}
 		if (r) {
 			if (fresh || r != -ENOSPC)
@@ -1001,7 +1067,7 @@ static unsigned run_length(const struct batch *batch, unsigned k)
 {
 	unsigned n = 1;
 	while (k + n < batch->count && batch->b[k + n] &&
-	       batch->b[k + n]->inode == batch->b[k]->inode &&
+	       batch->b[k + n]->inode == batch->b[k]->inode && batch->b[k + n]->meta == batch->b[k]->meta &&
 	       batch->b[k + n]->block == batch->b[k]->block + n &&
 	       batch->lba[k + n] == batch->lba[k] + n)
 		n++;
@@ -1018,8 +1084,9 @@ static void map_all(struct fs *fs, struct batch *batch)
 		}
 		struct map m = {
 		    .b = batch->b + k, .lba = batch->lba[k], .count = run_length(batch, k)};
-		int r = fs_atom(fs, ATOM_WRITE | ATOM_INTERNAL, map_atom, &m);
-		if (r == -ENOSPC && !batch->b[k]->took) {
+		/* What was accepted without asking for metadata can go to its old place: must not take that of others. */
+		int r = fs_atom(fs, ATOM_WRITE | (batch->b[k]->meta ? ATOM_INTERNAL : ATOM_SPARE), map_atom, &m);
+		if (r == -ENOSPC && !batch->b[k]->meta) {
 			/* It has an old place, which needs no metadata. */
 			give_back(fs, batch, k++);
 			continue;
@@ -1121,7 +1188,7 @@ static int rewritten_atom(struct fs *fs, void *arg)
 
 /*
  * Overwrites [first, first + count) of the batch, all of one inode, where they are. Under the
- * inode's shared lock nobody takes the places away. What turns out to have none gets new ones from
+ * inode's shared lock nobody takes the places away; the cleaner, who takes no lock, looks whether somebody is here. What turns out to have none gets new ones from
  * the caller.
  */
 static void write_old_places(struct fs *fs, struct batch *batch, struct inode *i, unsigned first,
@@ -1132,6 +1199,7 @@ static void write_old_places(struct fs *fs, struct batch *batch, struct inode *i
 	unsigned n = 0;
 	i->pins++;
 	co_rwlock_read(&i->lock);
+	fs->wb->overwriting++;
 	int r = fs_atom(fs, ATOM_READ, old_place_atom, &p);
 	for (unsigned k = 0; k < count && r == 0; k++)
 		if (p.lba[k] != LBA_NONE)
@@ -1140,6 +1208,8 @@ static void write_old_places(struct fs *fs, struct batch *batch, struct inode *i
 		r = raid_write(fs->raid, io, n, 0);
 	if (r == 0 && n)
 		r = fs_atom(fs, ATOM_WRITE | ATOM_INTERNAL, rewritten_atom, &p);
+	fs->wb->overwriting--;
+	fs->wb->overwrites++;
 	co_rwlock_unlock(&i->lock);
 	inode_unpin(fs, i);
 	note_error(batch, r);
@@ -1207,6 +1277,7 @@ static int batch_write(struct fs *fs, struct batch *batch, bool sync)
 	batch_free(batch);
 	co_cond_wake_all(&fs->wb->batch_cond);
 	co_cond_wake_all(&fs->wb->room_cond);
+	cleaner_kick(fs);
 	return r;
 }
 

@@ -18,6 +18,7 @@ struct wb_block {
 	void *io_data; /* what is being written out: stays as it is (W4); NULL: not being written */
 	uint64_t io_seq;
 	bool fresh; /* holds a reservation: has no place on the volume that it could take */
+	bool meta;  /* may need metadata: the map says nothing of it, or only that it is promised */
 	bool took;  /* the reservation has become an allocation that is not yet in the map */
 	/*
 	 * Up to which byte of the file the content that is being written out, and the one that was written out since
@@ -76,6 +77,17 @@ void writeback_reserve(struct fs *fs, struct wb_block *b);
 void writeback_forget(struct fs *fs, struct inode *i);
 /* What hangs in the buffer is enough for a batch: the flusher should not wait for its time. */
 void writeback_kick(struct fs *fs);
+
+/*
+ * For who moves blocks (clean.c). Overwriting in place leaves the extent as it is: whether that has been done since
+ * writeback_overwrites gave that number, or is under way.
+ */
+uint64_t writeback_overwrites(const struct fs *fs);
+bool writeback_overwritten(const struct fs *fs, uint64_t since);
+/* Nobody lacks space, and more than `blocks` are promised to nobody, nor is the metadata for their map. */
+bool writeback_plenty(struct fs *fs, uint64_t blocks);
+/* raid_alloc_data for the cleaner, of what nobody is promised. -ENOSPC. Yields. */
+int writeback_alloc_spare(struct fs *fs, uint32_t want, struct raid_run *runs, unsigned runs_max, unsigned *ret_count);
 
 /* Data blocks that can still be promised to somebody. */
 uint64_t writeback_avail(struct fs *fs);

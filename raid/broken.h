@@ -33,7 +33,8 @@
 	X(scrub_verify) X(scrub_parity) X(scrub_labels) X(cell_lock) X(reserve) \
 	/* files */ \
 	X(fs_data_first) X(fs_rename) X(fs_orphan) X(fs_reap) X(fs_prefix) X(fs_tail) X(fs_guard) X(fs_node_sum) \
-	X(fs_node_addr) X(fs_hash) X(fs_cycle) X(fs_reserve) X(fs_avail) X(fs_promise) X(fs_errseq) X(fs_wait) X(fs_fsync)
+	X(fs_node_addr) X(fs_hash) X(fs_cycle) X(fs_reserve) X(fs_avail) X(fs_promise) X(fs_errseq) X(fs_wait) X(fs_fsync) \
+	X(fs_clean_place) X(fs_clean_over)
 /* clang-format on */
 
 #define BREAK_ENUM(name) BREAK_##name,

@@ -98,6 +98,7 @@ struct raid_run {
 enum {
 	RAID_ALLOC_RESERVE = 1, /* may use what is kept for deleting, committing and rebuilding */
 	RAID_ALLOC_SMALL = 2,   /* data: next to other small writes, through the journal, instead of opening clean rows */
+	RAID_ALLOC_CLEANER = 4, /* data: clean rows, also those kept for this; holes only when there are none; no new chunk */
 };
 /*
  * Allocates up to `want` data blocks, in up to `runs_max` runs, filling clean stripes, then clean rows, then holes in
@@ -118,6 +119,7 @@ struct raid_space {
 	uint64_t data_total;   /* blocks: existing data chunks and what free slices could become */
 	uint64_t data_free;    /* that raid_alloc_data could still give, without the reserve */
 	uint64_t data_reserve; /* kept back */
+	uint64_t data_clean;   /* of all that is free: in rows of which nothing is used. Those of chunks not looked at count as such */
 	uint64_t meta_total, meta_free; /* of existing metadata chunks */
 	uint64_t meta_potential;        /* that free slices could become */
 	/* The part of data_free that is not in chunks yet: a metadata chunk may take as much as a data chunk of it. */
@@ -186,6 +188,39 @@ struct raid_reader {
 };
 void raid_read_begin(struct raid *r, struct raid_reader *reader);
 void raid_read_end(struct raid *r, struct raid_reader *reader);
+
+/* ---- cleaning: clean.c ---- */
+
+/*
+ * Rows of which nothing is used are written with the least effort. When they become few, who knows whose the blocks are
+ * (fs/) may move the last of sparsely used stripes together:
+ *
+ *   need -> wait_ns, until it says 0 -> pick -> raid_alloc_data (RAID_ALLOC_CLEANER), raid_copy, map -> done
+ *
+ * and rest when there is no more to do. Nothing depends on that.
+ */
+/* How urgent: 0 not at all, otherwise 1 + a priority as of raid_set_priority. From memory. */
+unsigned raid_clean_need(const struct raid *r);
+/* How long to give way to requests before the next part; 0: go on now. Never yields. */
+uint64_t raid_clean_wait_ns(struct raid *r, unsigned need);
+/*
+ * Up to `max` stripes, with up to blocks_max blocks in use together (or one stripe), which get nothing new until done is called or
+ * space is short. 0: none is worth it. Never yields.
+ */
+unsigned raid_clean_pick(struct raid *r, unsigned need, uint32_t blocks_max, struct raid_run *runs, unsigned max);
+/* So many stripes have been picked that it is time for done. */
+bool raid_clean_full(const struct raid *r);
+/*
+ * Commits, so that what died in the stripes picked since the last call becomes free, and lets go of them. `failed`: they are not
+ * picked again soon. Yields.
+ */
+int raid_clean_done(struct raid *r, bool failed);
+void raid_clean_rest(struct raid *r);
+struct raid_move {
+	uint64_t from, to;
+};
+/* Reads live data blocks, verified, and writes them to allocated places. Changes the order of moves. As raid_write. Yields. */
+int raid_copy(struct raid *r, struct raid_move *moves, unsigned count);
 
 /* Calls fn for each run of live blocks of the class, ascending: for fsck. Yields. */
 int raid_for_each_live(struct raid *r, enum chunk_class class,

@@ -633,7 +633,7 @@ static void segments_start(struct raid *r, struct io_batch *batch, struct segmen
 			iov += segment_start(r, batch, &segments[i], iov);
 }
 
-static int readv_run(struct raid *r, const struct raid_read_run *runs, unsigned count)
+int read_runs(struct raid *r, const struct raid_read_run *runs, unsigned count)
 {
 	struct segment few[SEGMENTS_INLINE], *segments = few;
 	struct iovec iov_few[SEGMENTS_INLINE], *iov = iov_few;
@@ -676,7 +676,7 @@ int raid_readv(struct raid *r, const struct raid_read_run *runs, unsigned count)
 	for (unsigned i = 0; i < count; i++)
 		blocks += runs[i].count;
 	walk_foreground_begin(r, &q);
-	err = readv_run(r, runs, count);
+	err = read_runs(r, runs, count);
 	walk_foreground_end(r, &q, blocks < PACE_READ_LARGE_BLOCKS ? PACE_READ : PACE_READ_LARGE);
 	return err;
 }

@@ -589,17 +589,13 @@ static struct placed_block *blocks_placed(struct raid *r, const struct raid_bloc
 	return out;
 }
 
-int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, unsigned flags)
+int row_write(struct raid *r, const struct raid_block *blocks, unsigned count, unsigned flags)
 {
 	struct placed_block *placed = NULL;
 	struct wbatch b = {0};
-	struct pace_request q;
 	unsigned done = 0;
 	int err = r->error;
 
-	if (r->read_only)
-		return -EROFS;
-	walk_foreground_begin(r, &q);
 	if (!err) {
 		unsigned cells = MIN(count, CELLS_PER_BATCH); /* a cell takes a block at least */
 
@@ -620,6 +616,18 @@ int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, 
 	mem_free(b.cells);
 	mem_free(b.locks);
 	mem_free(placed);
+	return err;
+}
+
+int raid_write(struct raid *r, const struct raid_block *blocks, unsigned count, unsigned flags)
+{
+	struct pace_request q;
+	int err;
+
+	if (r->read_only)
+		return -EROFS;
+	walk_foreground_begin(r, &q);
+	err = row_write(r, blocks, count, flags);
 	walk_foreground_end(r, &q, PACE_WRITE);
 	return err;
 }

@@ -12,7 +12,12 @@
  *
  * Data is given out as whole clean stripes first, then as rows of a stripe opened for that, then as single blocks in
  * rows that are shared. Small synchronous writes have a stripe of their own that they fill row by row through
- * the journal. A new chunk is made before holes are filled.
+ * the journal. A new chunk is made before holes are filled, but the last free slices are left for metadata as long as
+ * there are holes: the more a filesystem is written at random, the more of it it needs. The last clean rows are the cleaner's (clean.c) as long
+ * as there are holes, and the stripes that it empties get nothing new.
+ *
+ * How many blocks of each stripe are used, and how many rows are clean, is counted, so that nobody looks for what is
+ * not there.
  *
  * Bitmaps are loaded chunk by chunk as they are needed; metadata chunks at open, so that a metadata block can be had
  * without waiting; after an unclean end all of them, since their fill is not known then.
@@ -22,6 +27,7 @@
 #define META_RESERVE_BLOCKS 256u    /* for deleting on a full filesystem */
 #define DATA_RESERVE_FRACTION 128u  /* of all data blocks, kept from ordinary allocation */
 #define DATA_RESERVE_BLOCKS_MAX (256u << 10)
+#define GROW_KEEP_SHARE 16u         /* of all data blocks: what is left in free slices */
 
 /* ---- bits ---- */
 
@@ -54,14 +60,29 @@ static bool bits_any(const uint64_t *map, uint64_t bit, uint64_t count)
 	return false;
 }
 
+static uint32_t bits_count(const uint64_t *map, uint64_t bit, uint64_t count)
+{
+	uint32_t n = 0;
+
+	while (count) {
+		unsigned shift = bit % 64, part = (unsigned)MIN(64u - shift, count);
+		uint64_t mask = (part == 64 ? ~0ull : (1ull << part) - 1) << shift;
+
+		n += (uint32_t)__builtin_popcountll(map[bit / 64] & mask);
+		bit += part;
+		count -= part;
+	}
+	return n;
+}
+
 static uint64_t chunk_bits(const struct chunk *c)
 {
 	return c->geom.rows * c->geom.width;
 }
 
-static uint64_t stripe_bits(const struct chunk *c)
+static uint64_t chunk_stripes(const struct chunk *c)
 {
-	return (uint64_t)c->geom.strip_blocks * c->geom.width;
+	return c->geom.rows / c->geom.strip_blocks;
 }
 
 static uint64_t bit_lba(const struct chunk *c, uint64_t bit)
@@ -85,6 +106,14 @@ static uint64_t *class_free(struct raid *r, const struct chunk *c)
 	return c->class == CHUNK_META ? &r->meta_free : &r->data_free;
 }
 
+/* What is clean has become more or less. */
+static void clean_add(struct raid *r, struct chunk *c, uint64_t blocks)
+{
+	c->space->clean += blocks;
+	if (c->class == CHUNK_DATA)
+		r->data_clean += blocks;
+}
+
 static int space_attach(struct raid *r, struct chunk *c)
 {
 	struct chunk_space *s = mem_zalloc(sizeof(*s));
@@ -100,6 +129,7 @@ static int space_attach(struct raid *r, struct chunk *c)
 	*class_free(r, c) += s->free;
 	*(c->class == CHUNK_META ? &r->meta_total : &r->data_total) += c->geom.blocks;
 	c->space = s;
+	clean_add(r, c, s->free);
 	return 0;
 }
 
@@ -114,8 +144,10 @@ static void space_drop_pages(struct raid *r, struct chunk *c)
 	mem_free(s->bitmap);
 	mem_free(s->used);
 	mem_free(s->fresh);
+	mem_free(s->stripe_used);
 	s->bitmap = NULL;
 	s->used = s->fresh = NULL;
+	s->stripe_used = NULL;
 }
 
 static uint64_t space_copy_live(struct chunk *c, uint32_t number)
@@ -139,6 +171,22 @@ static uint64_t space_copy_live(struct chunk *c, uint32_t number)
 	return count;
 }
 
+static void space_count_clean(struct raid *r, struct chunk *c)
+{
+	struct chunk_space *s = c->space;
+	uint64_t clean = 0, per_stripe = space_stripe_bits(c);
+
+	s->stripes_clean = 0;
+	for (uint64_t stripe = 0; stripe < chunk_stripes(c); stripe++) {
+		s->stripe_used[stripe] = bits_count(s->used, stripe * per_stripe, per_stripe);
+		s->stripes_clean += !s->stripe_used[stripe];
+	}
+	for (uint64_t row = 0; row < c->geom.rows; row++)
+		if (!space_row_in_use(c, row))
+			clean += c->geom.width;
+	clean_add(r, c, clean - s->clean);
+}
+
 static int space_load_pages(struct raid *r, struct chunk *c)
 {
 	struct chunk_space *s = c->space;
@@ -149,7 +197,8 @@ static int space_load_pages(struct raid *r, struct chunk *c)
 	s->used = mem_zalloc(words * 8);
 	s->fresh = mem_zalloc(words * 8);
 	s->bitmap = mem_zalloc(c->geom.bitmap_pages * sizeof(*s->bitmap));
-	if (!s->used || !s->fresh || !s->bitmap)
+	s->stripe_used = mem_alloc(chunk_stripes(c) * sizeof(*s->stripe_used));
+	if (!s->used || !s->fresh || !s->bitmap || !s->stripe_used)
 		return -ENOMEM;
 	for (uint32_t n = 0; n < c->geom.bitmap_pages && !err; n++)
 		err = page_get(r, c, n, &s->bitmap[n]);
@@ -160,6 +209,7 @@ static int space_load_pages(struct raid *r, struct chunk *c)
 	*class_free(r, c) -= s->free;
 	s->free = c->geom.blocks - used;
 	*class_free(r, c) += s->free;
+	space_count_clean(r, c);
 	return 0;
 }
 
@@ -181,6 +231,7 @@ int space_load(struct raid *r, struct chunk *c)
 		space_drop_pages(r, c);
 		*class_free(r, c) -= s->free;
 		s->free = 0;
+		clean_add(r, c, -s->clean);
 	}
 	co_cond_wake_all(&r->space_loaded);
 	return s->error;
@@ -200,6 +251,7 @@ static void space_count(struct raid *r, struct chunk *c)
 	}
 	space_drop_pages(r, c);
 	c->space->loaded = false;
+	clean_add(r, c, c->space->free - c->space->clean);
 }
 
 int space_init(struct raid *r, bool clean)
@@ -316,8 +368,33 @@ struct grant {
 	struct raid_run *runs;
 	unsigned count, max;
 	uint32_t want;
+	uint64_t keep; /* clean blocks that are to be left */
 	bool full; /* no run left */
 };
+
+static void bit_take(struct raid *r, struct chunk *c, uint64_t bit)
+{
+	struct chunk_space *s = c->space;
+
+	assert(!bit_test(s->used, bit));
+	if (!space_row_in_use(c, bit / c->geom.width))
+		clean_add(r, c, -(uint64_t)c->geom.width);
+	s->stripes_clean -= !s->stripe_used[bit / space_stripe_bits(c)]++;
+	bit_set(s->used, bit);
+	bit_set(s->fresh, bit);
+}
+
+static void bit_give(struct raid *r, struct chunk *c, uint64_t bit)
+{
+	struct chunk_space *s = c->space;
+
+	assert(bit_test(s->used, bit));
+	bit_clear(s->used, bit);
+	bit_clear(s->fresh, bit);
+	s->stripes_clean += !--s->stripe_used[bit / space_stripe_bits(c)];
+	if (!space_row_in_use(c, bit / c->geom.width))
+		clean_add(r, c, c->geom.width);
+}
 
 /* Gives out `count` blocks that lie one after the other; false when they do not fit into the runs. */
 static bool grant_run(struct grant *g, struct chunk *c, uint64_t lba, uint32_t count)
@@ -332,13 +409,8 @@ static bool grant_run(struct grant *g, struct chunk *c, uint64_t lba, uint32_t c
 		g->full = true;
 		return false;
 	}
-	for (uint32_t i = 0; i < count; i++) {
-		uint64_t bit = block_bit(c, LBA_BLOCK(lba) + i);
-
-		assert(!bit_test(c->space->used, bit));
-		bit_set(c->space->used, bit);
-		bit_set(c->space->fresh, bit);
-	}
+	for (uint32_t i = 0; i < count; i++)
+		bit_take(g->r, c, block_bit(c, LBA_BLOCK(lba) + i));
 	c->space->free -= count;
 	*class_free(g->r, c) -= count;
 	g->want -= MIN(g->want, count);
@@ -349,40 +421,43 @@ static bool grant_run(struct grant *g, struct chunk *c, uint64_t lba, uint32_t c
 static uint64_t find_stripe(struct chunk *c)
 {
 	struct chunk_space *s = c->space;
-	uint64_t stripes = c->geom.rows / c->geom.strip_blocks, bits = stripe_bits(c);
+	uint64_t stripes = chunk_stripes(c);
 
-	if (s->no_stripes || s->free < bits)
-		return UINT64_MAX;
-	for (uint64_t i = 0; i < stripes; i++) {
+	for (uint64_t i = 0; i < stripes && s->stripes_clean; i++) {
 		uint64_t stripe = (s->stripe_cursor + i) % stripes;
 
-		if (!bits_any(s->used, stripe * bits, bits)) {
+		if (!s->stripe_used[stripe]) {
 			s->stripe_cursor = stripe + 1;
 			return stripe;
 		}
 	}
-	s->no_stripes = true;
 	return UINT64_MAX;
+}
+
+/* Whether the chunk's clean rows may be taken: the last ones of all are kept. */
+static bool grant_may(const struct grant *g)
+{
+	return !g->full && g->r->data_clean > g->keep;
 }
 
 static void grant_stripes(struct grant *g, struct chunk *c)
 {
-	while (g->want >= stripe_bits(c) && !g->full) {
+	while (g->want >= space_stripe_bits(c) && grant_may(g)) {
 		uint64_t stripe = find_stripe(c);
 
 		if (stripe == UINT64_MAX)
 			return;
-		if (!grant_run(g, c, LBA_MAKE(c->number, stripe * stripe_bits(c)), (uint32_t)stripe_bits(c)))
+		if (!grant_run(g, c, LBA_MAKE(c->number, stripe * space_stripe_bits(c)), (uint32_t)space_stripe_bits(c)))
 			return;
 	}
 }
 
 /* Rows in which nothing is used: of the opened stripe, or of another, or wherever there are some. */
-static uint64_t find_rows(struct chunk *c, uint64_t want, uint64_t *ret_row)
+static uint64_t find_rows(struct raid *r, struct chunk *c, uint64_t want, uint64_t *ret_row)
 {
 	struct chunk_space *s = c->space;
 	unsigned width = c->geom.width;
-	uint64_t stripe, n;
+	uint64_t stripe, row, end, n;
 
 	if (s->row_next == s->row_end && (stripe = find_stripe(c)) != UINT64_MAX) {
 		s->row_next = stripe * c->geom.strip_blocks;
@@ -396,17 +471,22 @@ static uint64_t find_rows(struct chunk *c, uint64_t want, uint64_t *ret_row)
 			s->row_next++;
 		return n;
 	}
-	if (s->no_rows || s->free < width)
-		return 0;
-	for (uint64_t row = 0; row < c->geom.rows; row++) {
-		if (space_row_in_use(c, row))
+	for (uint64_t i = 0; i < chunk_stripes(c) && s->clean; i++) {
+		stripe = (s->row_cursor + i) % chunk_stripes(c);
+		if (s->stripe_used[stripe] + width > space_stripe_bits(c) || clean_is_closed(r, c, stripe))
 			continue;
+		row = stripe * c->geom.strip_blocks;
+		end = row + c->geom.strip_blocks;
+		while (row < end && space_row_in_use(c, row))
+			row++;
+		if (row == end)
+			continue;
+		s->row_cursor = stripe;
 		*ret_row = row;
-		for (n = 1; n < want && (row + n) % c->geom.strip_blocks && !space_row_in_use(c, row + n); n++)
+		for (n = 1; n < want && row + n < end && !space_row_in_use(c, row + n); n++)
 			;
 		return n;
 	}
-	s->no_rows = true;
 	return 0;
 }
 
@@ -416,8 +496,8 @@ static void grant_rows(struct grant *g, struct chunk *c)
 	unsigned width = c->geom.width;
 	uint64_t row, rows;
 
-	while (g->want && !g->full) {
-		rows = find_rows(c, DIV_ROUND_UP(g->want, width), &row);
+	while (g->want && grant_may(g)) {
+		rows = find_rows(g->r, c, DIV_ROUND_UP(g->want, width), &row);
 		if (!rows)
 			return;
 		for (unsigned index = 0; index < width && g->want; index++) {
@@ -436,11 +516,11 @@ static void grant_small(struct grant *g, struct chunk *c)
 
 	while (g->want && !g->full) {
 		if (s->small_next == s->small_end) {
-			stripe = find_stripe(c);
+			stripe = grant_may(g) ? find_stripe(c) : UINT64_MAX;
 			if (stripe == UINT64_MAX)
 				return;
-			s->small_next = stripe * stripe_bits(c);
-			s->small_end = s->small_next + stripe_bits(c);
+			s->small_next = stripe * space_stripe_bits(c);
+			s->small_end = s->small_next + space_stripe_bits(c);
 		}
 		if (!bit_test(s->used, s->small_next) && !grant_run(g, c, bit_lba(c, s->small_next), 1))
 			return;
@@ -463,7 +543,7 @@ static void grant_holes(struct grant *g, struct chunk *c)
 			i += 63;
 			continue;
 		}
-		if (bit_test(s->used, bit))
+		if (bit_test(s->used, bit) || clean_is_closed(g->r, c, bit / space_stripe_bits(c)))
 			continue;
 		if (!grant_run(g, c, bit_lba(c, bit), 1))
 			return;
@@ -496,6 +576,48 @@ static uint64_t data_reserve(const struct raid *r)
 	return MIN((r->data_total + r->data_potential) / DATA_RESERVE_FRACTION, DATA_RESERVE_BLOCKS_MAX);
 }
 
+/* What there is, from the best on, without making chunks. Yields. */
+static void grant_clean(struct grant *g, unsigned flags)
+{
+	if (flags & RAID_ALLOC_SMALL) {
+		grant_over_chunks(g, grant_small);
+	} else {
+		grant_over_chunks(g, grant_stripes);
+		grant_over_chunks(g, grant_rows);
+	}
+}
+
+uint64_t space_growable(const struct raid *r)
+{
+	uint64_t keep = (r->data_total + r->data_potential) / GROW_KEEP_SHARE;
+
+	return r->data_potential > keep ? r->data_potential - keep : 0;
+}
+
+/* No chunk can be made any more. Yields. */
+static void grant_last(struct grant *g, unsigned flags)
+{
+	uint32_t before = g->want;
+
+	grant_over_chunks(g, grant_holes);
+	if (g->want < before)
+		return;
+	/* Now what the cleaner has is needed, too. */
+	clean_open(g->r);
+	g->keep = 0;
+	grant_clean(g, flags);
+	grant_over_chunks(g, grant_holes);
+}
+
+/* Clean rows; when there are none at all, and thus no way to get any without, holes. Yields. */
+static int grant_cleaner(struct grant *g)
+{
+	grant_clean(g, 0);
+	if (!g->count)
+		grant_over_chunks(g, grant_holes);
+	return g->count ? 0 : -ENOSPC;
+}
+
 int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_run *runs, unsigned runs_max,
 		    unsigned *ret_count)
 {
@@ -512,22 +634,22 @@ int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_r
 		return -ENOSPC;
 	want = (uint32_t)MIN(want, all - keep);
 	g.want = want;
-	while (g.want && !g.full) {
+	g.keep = flags & RAID_ALLOC_CLEANER ? 0 : clean_keep(r);
+	if (flags & RAID_ALLOC_CLEANER)
+		err = grant_cleaner(&g);
+	while (g.want && !g.full && !(flags & RAID_ALLOC_CLEANER)) {
 		uint32_t before = g.want;
 
-		if (flags & RAID_ALLOC_SMALL) {
-			grant_over_chunks(&g, grant_small);
-		} else {
-			grant_over_chunks(&g, grant_stripes);
-			grant_over_chunks(&g, grant_rows);
-		}
+		grant_clean(&g, flags);
+		if (g.want && !g.full && !space_growable(r))
+			grant_over_chunks(&g, grant_holes);
 		if (!g.want || g.full)
 			break;
 		err = space_grow(r, CHUNK_DATA);
 		if (err && err != -ENOSPC)
 			break;
 		if (err == -ENOSPC) {
-			grant_over_chunks(&g, grant_holes);
+			grant_last(&g, flags);
 			if (g.want == before)
 				break;
 		}
@@ -584,16 +706,10 @@ void space_release(struct raid *r, uint64_t lba, uint32_t count)
 
 	if (!s->loaded)
 		return;
-	for (uint32_t i = 0; i < count; i++) {
-		uint64_t bit = block_bit(c, LBA_BLOCK(lba) + i);
-
-		assert(bit_test(s->used, bit));
-		bit_clear(s->used, bit);
-		bit_clear(s->fresh, bit);
-	}
+	for (uint32_t i = 0; i < count; i++)
+		bit_give(r, c, block_bit(c, LBA_BLOCK(lba) + i));
 	s->free += count;
 	*class_free(r, c) += count;
-	s->no_stripes = s->no_rows = false;
 }
 
 void raid_unalloc(struct raid *r, uint64_t lba, uint32_t count)
@@ -608,6 +724,7 @@ void raid_space(const struct raid *r, struct raid_space *ret)
 	ret->data_reserve = data_reserve(r);
 	ret->data_total = r->data_total + r->data_potential;
 	ret->data_free = all > ret->data_reserve ? all - ret->data_reserve : 0;
+	ret->data_clean = r->data_clean + r->data_potential;
 	ret->meta_total = r->meta_total;
 	ret->meta_free = r->meta_free;
 	ret->meta_potential = r->meta_potential;

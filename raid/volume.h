@@ -120,7 +120,10 @@ struct chunk_space {
 	uint64_t row_next, row_end;      /* rows of a stripe opened for less than a stripe */
 	uint64_t small_next, small_end;  /* bits of a stripe opened for small writes */
 	uint64_t hole_cursor;            /* next bit to look at for single blocks */
-	bool no_stripes, no_rows;        /* looked at all since the last release: none is clean */
+	uint64_t row_cursor;             /* next stripe to look at for single rows */
+	uint64_t clean;                  /* blocks of rows in which nothing is used; before loading as `free` */
+	uint64_t stripes_clean;          /* stripes in which nothing is used */
+	uint32_t *stripe_used;           /* blocks of each */
 	bool no_holes;                   /* live blocks are lost: rows that are in use are not filled up any more */
 	struct page **bitmap;            /* pinned while loaded */
 };
@@ -128,6 +131,12 @@ struct chunk_space {
 /* Loads the metadata chunks; counts the rest by what the table says of them if the volume was closed cleanly. Yields. */
 int space_init(struct raid *r, bool clean);
 void space_exit(struct raid *r);
+static inline uint64_t space_stripe_bits(const struct chunk *c)
+{
+	return (uint64_t)c->geom.strip_blocks * c->geom.width;
+}
+/* Blocks of data chunks that may be made although there are holes. */
+uint64_t space_growable(const struct raid *r);
 /* Yields. */
 int space_load(struct raid *r, struct chunk *c);
 bool space_loaded(const struct chunk *c);
@@ -226,7 +235,12 @@ void write_list_column(struct raid *r, struct write_list *l, struct chunk *c, un
 /* Writes, retries, takes members out that fail; frees the list. -EIO: beyond tolerance (the volume takes no more writes). */
 int write_list_run(struct raid *r, struct write_list *l);
 
+/* raid_write and raid_readv of what is no request of the foreground. */
+int row_write(struct raid *r, const struct raid_block *blocks, unsigned count, unsigned flags);
+
 /* ---- read.c ---- */
+
+int read_runs(struct raid *r, const struct raid_read_run *runs, unsigned count);
 
 enum slot_state {
 	SLOT_OK = 0,   /* verified, or zeros that need no verifying */
@@ -428,6 +442,27 @@ void walk_foreground_begin(struct raid *r, struct pace_request *q);
 void walk_foreground_end(struct raid *r, struct pace_request *q, enum pace_class class);
 void walk_stop(struct raid *r); /* asks all jobs to end; raid_close waits for raid.background */
 
+/* ---- clean.c ---- */
+
+#define CLEAN_CLOSED_MAX 32u
+#define CLEAN_SHUNNED_MAX 16u
+struct clean_stripe {
+	uint32_t chunk;
+	uint64_t stripe;
+};
+struct clean {
+	struct clean_stripe closed[CLEAN_CLOSED_MAX]; /* being cleaned: nothing is put into them */
+	unsigned closed_count;
+	struct clean_stripe shunned[CLEAN_SHUNNED_MAX]; /* could not be cleaned; the oldest is forgotten first */
+	unsigned shunned_next, shunned_count;
+	bool working; /* counts as a job of the pace */
+};
+bool clean_is_closed(const struct raid *r, const struct chunk *c, uint64_t stripe);
+/* Clean blocks of existing chunks that are kept for the cleaner as long as there is something else. */
+uint64_t clean_keep(const struct raid *r);
+/* There is nothing else. */
+void clean_open(struct raid *r);
+
 /* ---- the volume ---- */
 
 struct raid {
@@ -465,6 +500,8 @@ struct raid {
 	uint64_t meta_potential, data_potential; /* in chunks that could be made */
 	uint64_t meta_chunk_blocks, data_chunk_blocks; /* of the next chunk; 0: there cannot be one */
 	uint64_t meta_total, data_total;         /* of existing chunks */
+	uint64_t data_clean;                     /* of data_free: in rows in which nothing is used */
+	struct clean clean;
 	struct co_cond space_loaded;
 
 	struct journal journal;

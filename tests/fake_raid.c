@@ -17,6 +17,7 @@
 
 #define THROTTLE_ROUNDS_MAX 1000
 #define PIN_NS		    NS_PER_S
+#define CLOSED_MAX	    8
 
 #define MISUSE(r, ...)                                                                             \
 	do {                                                                                       \
@@ -89,6 +90,9 @@ struct raid {
 	uint64_t fail_lba;
 	int fail_read_error, fail_write_error, fail_lba_error;
 	uint64_t commits, reads, writes;
+	uint64_t filling;	     /* stripe that the cleaner moves to */
+	uint64_t closed[CLOSED_MAX]; /* stripes that are being cleaned: their first block */
+	unsigned closed_count;
 	unsigned busy; /* calls under way */
 };
 
@@ -341,7 +345,7 @@ struct raid *fake_raid_new(struct loop *loop, const struct fake_raid_params *par
 	co_cond_init(&r->held);
 	r->chunk_next = 1;
 	r->txn = 1;
-	r->fail_lba = LBA_NONE;
+	r->fail_lba = r->filling = LBA_NONE;
 	r->strict = true;
 	r->opened = true;
 	struct fchunk *c = chunk_add(r, CHUNK_META);
@@ -394,6 +398,8 @@ static void reset(struct raid *r)
 	r->fail_read = r->fail_write = 0;
 	r->fail_lba = LBA_NONE;
 	r->timer_ends = false;
+	r->closed_count = 0;
+	r->filling = LBA_NONE;
 }
 
 void fake_raid_crash(struct raid *r)
@@ -593,6 +599,62 @@ void raid_abandon(struct raid *r)
 
 /* ---- space ---- */
 
+static uint32_t stripe_used(const struct raid *r, const struct fchunk *c, uint32_t first)
+{
+	uint32_t n = 0;
+	for (uint32_t b = first; b < MIN(first + r->params.stripe_blocks, c->blocks); b++)
+		n += c->state[b] != FREE;
+	return n;
+}
+
+static bool is_closed(const struct raid *r, const struct fchunk *c, uint32_t b)
+{
+	for (unsigned i = 0; i < r->closed_count; i++)
+		if (LBA_MAKE(c->number, b - b % r->params.stripe_blocks) == r->closed[i])
+			return true;
+	return false;
+}
+
+static bool may_give(const struct raid *r, const struct fchunk *c, uint32_t b, bool clean)
+{
+	if (c->state[b] != FREE || (r->closed_count && is_closed(r, c, b)))
+		return false;
+	uint32_t first = clean ? b - b % r->params.stripe_blocks : 0;
+	return !clean || LBA_MAKE(c->number, first) == r->filling || !stripe_used(r, c, first);
+}
+
+/* Ascending. `clean`: only stripes of which nothing was used before, and the one that was begun last. */
+static unsigned give(struct raid *r, uint32_t want, bool clean, struct raid_run *runs, unsigned runs_max)
+{
+	uint32_t max = r->params.run_blocks_max ? r->params.run_blocks_max : UINT32_MAX;
+	uint32_t stripe = clean ? r->params.stripe_blocks : UINT32_MAX;
+	unsigned n = 0;
+	for (unsigned i = 0; i < r->chunk_count && want; i++) {
+		struct fchunk *c = r->chunks[i];
+		if (c->class != CHUNK_DATA)
+			continue;
+		uint32_t b = c->low;
+		while (want && n < runs_max) {
+			while (b < c->blocks && !may_give(r, c, b, clean))
+				b++;
+			if (b == c->blocks)
+				break;
+			if (clean)
+				r->filling = LBA_MAKE(c->number, b - b % stripe);
+			uint32_t len = 0, end = MIN(c->blocks, clean ? b - b % stripe + stripe : UINT32_MAX);
+			while (b + len < end && len < want && len < max && c->state[b + len] == FREE &&
+			       !(r->closed_count && is_closed(r, c, b + len)))
+				set_state(r, c, b + len++, ALLOC);
+			runs[n++] = (struct raid_run){LBA_MAKE(c->number, b), len};
+			want -= len;
+			b += len;
+		}
+		while (c->low < c->blocks && c->state[c->low] != FREE)
+			c->low++;
+	}
+	return n;
+}
+
 int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_run *runs,
 		    unsigned runs_max, unsigned *ret_count)
 {
@@ -606,8 +668,9 @@ int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_r
 		r->short_data--;
 		return -ENOSPC;
 	}
+	bool cleaner = flags & RAID_ALLOC_CLEANER;
 	uint64_t keep = flags & RAID_ALLOC_RESERVE ? 0 : r->params.data_reserve_blocks;
-	while (r->counts[CHUNK_DATA][FREE] < want && potential(r, CHUNK_DATA)) {
+	while (!cleaner && r->counts[CHUNK_DATA][FREE] < want && potential(r, CHUNK_DATA)) {
 		chunk_add(r, CHUNK_DATA);
 		maybe_yield(r);
 	}
@@ -616,28 +679,14 @@ int raid_alloc_data(struct raid *r, uint32_t want, unsigned flags, struct raid_r
 	want = (uint32_t)MIN(want, can);
 	if (!want)
 		return -ENOSPC;
-	unsigned n = 0;
-	for (unsigned i = 0; i < r->chunk_count && want; i++) {
-		struct fchunk *c = r->chunks[i];
-		if (c->class != CHUNK_DATA)
-			continue;
-		uint32_t b = c->low;
-		while (want) {
-			while (b < c->blocks && c->state[b] != FREE)
-				b++;
-			c->low = b;
-			if (b == c->blocks || n == runs_max)
-				break;
-			uint32_t max =
-			    r->params.run_blocks_max ? r->params.run_blocks_max : UINT32_MAX;
-			uint32_t len = 0;
-			while (b + len < c->blocks && len < want && len < max &&
-			       c->state[b + len] == FREE)
-				set_state(r, c, b + len++, ALLOC);
-			runs[n++] = (struct raid_run){LBA_MAKE(c->number, b), len};
-			want -= len;
-			b += len;
-		}
+	unsigned n = give(r, want, cleaner, runs, runs_max);
+	if (!n && cleaner)
+		n = give(r, want, false, runs, runs_max);
+	if (!n && cleaner)
+		return -ENOSPC;
+	if (!n) {
+		r->closed_count = 0;
+		n = give(r, want, false, runs, runs_max);
 	}
 	if (!n)
 		MISUSE(r, "fake is broken: no run though there is space");
@@ -717,10 +766,93 @@ void raid_space(const struct raid *r, struct raid_space *ret)
 	    .data_total = (uint64_t)r->params.data_chunks_max * r->params.data_chunk_blocks,
 	    .data_free = spare > keep ? spare - keep : 0,
 	    .data_reserve = keep,
+	    .data_clean = spare,
 	    .meta_total = (uint64_t)chunks_of(r, CHUNK_META) * r->params.meta_chunk_blocks,
 	    .meta_free = r->counts[CHUNK_META][FREE],
 	    .meta_potential = potential(r, CHUNK_META),
 	};
+}
+
+/* ---- cleaning ---- */
+
+uint64_t fake_raid_clean_blocks(struct raid *r)
+{
+	uint64_t n = 0;
+	for (unsigned i = 0; i < r->chunk_count; i++) {
+		const struct fchunk *c = r->chunks[i];
+		for (uint32_t b = 0; c->class == CHUNK_DATA && b < c->blocks; b += r->params.stripe_blocks)
+			n += stripe_used(r, c, b) ? 0 : r->params.stripe_blocks;
+	}
+	return n;
+}
+
+unsigned raid_clean_need(const struct raid *r)
+{
+	if (!r->params.stripe_blocks || r->error)
+		return 0;
+	return fake_raid_clean_blocks((struct raid *)r) + potential(r, CHUNK_DATA) < r->params.clean_mark ? 51 : 0;
+}
+
+uint64_t raid_clean_wait_ns(struct raid *r, unsigned need)
+{
+	if (!need)
+		MISUSE(r, "waits for a turn without need");
+	return rnd(r) % 4 ? 0 : rnd(r) % NS_PER_MS;
+}
+
+unsigned raid_clean_pick(struct raid *r, unsigned need, uint32_t blocks_max, struct raid_run *runs, unsigned max)
+{
+	uint32_t stripe = r->params.stripe_blocks, best = stripe * 3 / 4 + 1;
+	if (r->closed_count == CLOSED_MAX || !max || !blocks_max)
+		return 0;
+	for (unsigned i = 0; i < r->chunk_count; i++) {
+		const struct fchunk *c = r->chunks[i];
+		for (uint32_t b = 0; c->class == CHUNK_DATA && b < c->blocks; b += stripe) {
+			uint32_t used = stripe_used(r, c, b);
+			if (!used || used >= best || is_closed(r, c, b) || LBA_MAKE(c->number, b) == r->filling)
+				continue;
+			best = used;
+			runs[0] = (struct raid_run){LBA_MAKE(c->number, b), MIN(stripe, c->blocks - b)};
+		}
+	}
+	if (best > stripe * 3 / 4)
+		return 0;
+	r->closed[r->closed_count++] = runs[0].lba;
+	return 1;
+}
+
+bool raid_clean_full(const struct raid *r)
+{
+	return r->closed_count > CLOSED_MAX / 2;
+}
+
+int raid_clean_done(struct raid *r, bool failed)
+{
+	int e = r->closed_count ? raid_commit(r) : 0;
+	mature(r);
+	r->closed_count = 0;
+	return e;
+}
+
+void raid_clean_rest(struct raid *r)
+{
+	if (r->closed_count)
+		MISUSE(r, "rests with stripes that are closed");
+}
+
+int raid_copy(struct raid *r, struct raid_move *moves, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		void *data = buf_get_wait(BLOCK_BYTES);
+		struct raid_block b = {moves[i].to, data};
+		int e = raid_read(r, moves[i].from, 1, data);
+		if (e == 0)
+			e = raid_write(r, &b, 1, 0);
+		buf_put(data);
+		if (e)
+			return e;
+	}
+	return 0;
 }
 
 /* ---- transactions ---- */

@@ -27,6 +27,8 @@ struct fake_raid_params {
 	uint32_t run_blocks_max;      /* longest run that raid_alloc_data gives; 0: no limit */
 	uint64_t commit_ns_max;	      /* of the timer that raid_start starts; 0: 5 s */
 	uint64_t dirty_blocks_max;    /* raid_throttle commits above this; 0: 2048 */
+	uint32_t stripe_blocks; /* for the cleaner; 0: it never has anything to do */
+	uint64_t clean_mark;	/* free blocks in stripes of which nothing is used: the cleaner wants more */
 	unsigned eagain_one_in; /* one read in n says -EAGAIN and keeps the memory pinned for 1 s;
 				   0: never */
 };
@@ -83,6 +85,8 @@ void *fake_raid_bytes(struct raid *r, uint64_t lba);
 /* Makes a block live or dead behind everybody's back, committed. */
 void fake_raid_force_live(struct raid *r, uint64_t lba, bool live);
 uint64_t fake_raid_live_blocks(struct raid *r, enum chunk_class class);
+/* In existing data stripes of which nothing is used. */
+uint64_t fake_raid_clean_blocks(struct raid *r);
 /* Allocated and not (yet) live: 0 when nothing is under way, else somebody leaks space. */
 uint64_t fake_raid_allocated_blocks(struct raid *r, enum chunk_class class);
 /* The earliest time that raid_commit_by was called with since the last commit; UINT64_MAX: it was not. */

@@ -46,6 +46,13 @@ int writeback_stop(struct fs *fs)
 void writeback_exit(struct fs *fs)
 {
 }
+int cleaner_init(struct fs *fs)
+{
+	return 0;
+}
+void cleaner_exit(struct fs *fs)
+{
+}
 uint64_t writeback_dirty_bytes(const struct fs *fs)
 {
 	return 0;

@@ -8,10 +8,13 @@
 #include "fsrun.h"
 #include "round.h"
 #include "workload.h"
+#include <fcntl.h>
+#include <linux/falloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define BALLAST_WRITE_BYTES (256u << 10)
+#define BALLAST_HOLES_MAX   4000u
 #define BALLAST_BYTES_MAX   (160ull << 20) /* that are written; more is only reserved */
 /*
  * What returned so long before the crash must be there: that is what fs.h promises, the time that the commit
@@ -28,12 +31,22 @@ struct run {
 	unsigned ops;
 };
 
+static void count_cleaned(struct run *run)
+{
+	struct fs_cleaned c;
+
+	fs_cleaned(run->work.fs, &c);
+	run->rig.stats.cleaned += c.moved_blocks;
+}
+
 static void abandon_fs(void *arg)
 {
 	struct run *run = arg;
 
-	if (run->work.fs)
+	if (run->work.fs) {
+		count_cleaned(run);
 		fs_abandon(run->work.fs);
+	}
 	run->work.fs = NULL;
 }
 
@@ -70,6 +83,7 @@ static int unmount_all(void *arg)
 
 	rig_say(&run->rig, "unmounting");
 	run->rig.phase = PHASE_CLOSE;
+	count_cleaned(run);
 	err = fs_unmount(run->work.fs);
 	run->work.fs = NULL;
 	if (done(run, err, "fs_unmount") && !run->rig.beyond)
@@ -212,6 +226,19 @@ static int ballast_write(struct run *run, uint64_t ino, uint64_t bytes)
 	return err == -ENOSPC ? 0 : err;
 }
 
+/* Takes out of each few blocks some, so that there are holes everywhere for the cleaner to gather. */
+static int ballast_riddle(struct run *run, uint64_t ino, uint64_t bytes)
+{
+	struct rng *rng = &run->rig.rng;
+	uint64_t hole = (1 + rng_below(rng, 8)) * BLOCK_BYTES, step = hole * (2 + rng_below(rng, 2));
+	int err = fs_sync(run->work.fs);
+
+	step = MAX(step, ROUND_UP(bytes / BALLAST_HOLES_MAX, BLOCK_BYTES) + hole);
+	for (uint64_t off = 0; off + hole <= bytes && !err; off += step)
+		err = fs_fallocate(run->work.fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, hole);
+	return err;
+}
+
 /* A file that only takes up space, so that the rest is a nearly full filesystem. */
 static int make_ballast(struct run *run)
 {
@@ -238,10 +265,13 @@ static int make_ballast(struct run *run)
 	if (err)
 		return err;
 	bytes = (st.blocks_avail - spare) * BLOCK_BYTES;
-	if (written && bytes <= BALLAST_BYTES_MAX)
+	if (written && bytes <= BALLAST_BYTES_MAX) {
 		err = ballast_write(run, attr.ino, bytes);
-	else
+		if (!err && rng_chance(&g->rng, 3, 4))
+			err = ballast_riddle(run, attr.ino, bytes);
+	} else {
 		err = fs_fallocate(fs, attr.ino, 0, 0, bytes);
+	}
 	world_tell(g->world, "ballast of %llu blocks: %d",
 		   (unsigned long long)(st.blocks_avail - spare), err);
 	fs_unref(fs, attr.ino, 1);

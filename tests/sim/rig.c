@@ -106,6 +106,7 @@ void sim_stats_add(struct sim_stats *to, const struct sim_stats *s)
 	to->remounts += s->remounts;
 	to->faults += s->faults;
 	to->faults_hit += s->faults_hit;
+	to->cleaned += s->cleaned;
 	to->simulated_ns += s->simulated_ns;
 	for (unsigned k = 0; k < FAULT_KINDS; k++) {
 		for (unsigned i = 0; i < RIG_STATES; i++)

@@ -103,6 +103,7 @@ struct sim_trail {
 struct sim_stats {
 	uint64_t rounds, crashes, replay_crashes, ops, lost, rebuilds, scrubs, damages, remounts;
 	uint64_t faults, faults_hit;
+	uint64_t cleaned; /* blocks that the cleaner moved */
 	uint64_t simulated_ns, hash;
 	uint64_t hit[FAULT_KINDS][RIG_STATES];
 };

@@ -448,16 +448,20 @@ int main(int argc, char **argv)
 	}
 	printf("%llu rounds, %llu crashes (%llu in replay), %llu operations, %llu members lost, "
 	       "%llu replaced, "
-	       "%llu scrubs, %llu damaged, %llu faults (%llu I/Os), %llu remounts, %.0f simulated seconds, %.1f seconds\n",
+	       "%llu scrubs, %llu damaged, %llu faults (%llu I/Os), %llu remounts, %llu blocks cleaned, %.0f simulated seconds, %.1f seconds\n",
 	       (unsigned long long)total.rounds, (unsigned long long)total.crashes,
 	       (unsigned long long)total.replay_crashes, (unsigned long long)total.ops,
 	       (unsigned long long)total.lost, (unsigned long long)total.rebuilds,
 	       (unsigned long long)total.scrubs, (unsigned long long)total.damages,
 	       (unsigned long long)total.faults, (unsigned long long)total.faults_hit,
-	       (unsigned long long)total.remounts, (double)total.simulated_ns / 1e9,
+	       (unsigned long long)total.remounts, (unsigned long long)total.cleaned, (double)total.simulated_ns / 1e9,
 	       parts_seconds() - begin);
 	if (m.matrix)
 		empty = print_matrix(&total, o.faults);
+	if (m.complete && !total.cleaned && !o.raid_only && o.level >= 5 && o.level != 10) {
+		printf("the cleaner never moved anything\n");
+		empty++;
+	}
 	if (m.complete && empty)
 		failed++;
 	printf("%llu passed, %llu failed\n", (unsigned long long)passed,
