@@ -282,11 +282,13 @@ static int scrub_once(struct rig *g, struct raid_job_info *ret)
 	struct raid_info info;
 	int err = raid_scrub_start(g->raid);
 
+	g->scrub_partial = true; /* until it has come to its end: what it has passed may be damaged meanwhile */
 	if (err != -EALREADY && mend_error(g, err, "raid_scrub_start"))
 		return err;
 	err = mend_error(g, raid_scrub_wait(g->raid), "raid_scrub_wait");
 	if (err)
 		return err;
+	g->scrub_partial = false;
 	raid_info(g->raid, &info);
 	*ret = info.scrub;
 	g->stats.scrubs++;
@@ -335,7 +337,6 @@ int rig_scrub(struct rig *g, struct raid_job_info *ret)
 
 		if (err)
 			return err;
-		g->scrub_partial = false;
 	}
 	return scrub_once(g, ret);
 }
