@@ -28,7 +28,7 @@
 	X(page_sum) X(page_seed) X(page_gen) X(page_lost) X(page_place) X(page_both) X(page_older) X(page_early) X(capture) \
 	/* labels and members */ \
 	X(label_sum) X(label_place) X(vote_stale) X(vote_clone) X(vote_fork) X(vote_left) \
-	X(vote_removed) X(vote_foreign) X(vote_prepared) X(vote_spent) X(vote_unused) \
+	X(vote_removed) X(vote_witness) X(vote_foreign) X(vote_prepared) X(vote_spent) X(vote_unused) \
 	X(stale) X(limit) X(spare) X(eject) X(move_both) X(move_wait) X(rebuild_pages) X(retire) \
 	X(scrub_verify) X(scrub_parity) X(scrub_labels) X(cell_lock) X(reserve) \
 	/* files */ \

@@ -911,6 +911,15 @@ static bool is_left_behind(const struct label_vote *vote, unsigned count, const 
 	return false;
 }
 
+/*
+ * What cannot be used because it has shrunk may still know who was replaced: with all others gone, somebody replaced long ago
+ * would else be taken for all that is left, and show the files of that time.
+ */
+static bool bears_witness(const struct label_verdict *v)
+{
+	return takes_part(v) || (v->error == -ENOSPC && !BREAK(vote_witness));
+}
+
 /* Replacing is for good: who was replaced has no say, whatever it did on its own afterwards. */
 static void judge_removed(struct dev **devs, unsigned count, struct label_vote *vote)
 {
@@ -920,7 +929,7 @@ static void judge_removed(struct dev **devs, unsigned count, struct label_vote *
 		for (unsigned k = 0; k < count; k++) {
 			const struct label_verdict *a = &vote->verdicts[i], *b = &vote->verdicts[k];
 
-			if (i == k || !takes_part(a) || !takes_part(b))
+			if (i == k || !takes_part(a) || !bears_witness(b))
 				continue;
 			if (table_is_gone(b->label.table, &a->label.member) && !BREAK(vote_removed) &&
 			    !table_is_gone(a->label.table, &b->label.member))
@@ -1144,6 +1153,8 @@ static int judge(struct dev **devs, unsigned count, const struct uuid *fs, struc
 	if (err)
 		return err;
 	judge_removed(devs, count, vote);
+	if (!newest(vote, count))
+		return why_nobody(vote, count);
 	err = judge_forks(devs, count, vote);
 	if (err)
 		return err;

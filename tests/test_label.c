@@ -868,6 +868,29 @@ static void test_removed_and_failed(void **state)
 	assert_non_null(strstr(log_text, "/dev/fake1"));
 }
 
+/* All that is current has shrunk: who was replaced must not be taken for what is left. */
+static void test_witness(void **state)
+{
+	struct uuid uuid = {{0x33}};
+	struct table *t;
+	unsigned index;
+
+	make_volume(2);
+	t = open_volume(3, 10);
+	assert_int_equal(
+	    table_member_add(t, &uuid, DEVICE_BYTES, t->members[1].slice_count, &index), 0);
+	t->members[index].replaces = 1;
+	label_member_here(&t->members[index], &fakes[4].dev);
+	assert_int_equal(write_table(t), 0);
+	t->members[1].state = MEMBER_REMOVED;
+	assert_int_equal(write_table(t), 0);
+	table_free(t);
+	fakes[4].dev.size_bytes -= LABEL_AREA_BYTES;
+	assert_int_equal(vote_of(0x12), -ENOSPC);
+	assert_int_equal(verdict_of(1), VERDICT_REMOVED);
+	fakes[4].dev.size_bytes += LABEL_AREA_BYTES;
+}
+
 static void test_enough(void **state)
 {
 	static const struct {
@@ -1382,6 +1405,7 @@ int main(void)
 	    TEST(test_forked),
 	    TEST(test_taking_turns),
 	    TEST(test_removed_and_failed),
+	    TEST(test_witness),
 	    TEST(test_enough),
 	    TEST(test_crash_everywhere),
 	    TEST(test_long_life),

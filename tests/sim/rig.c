@@ -486,7 +486,8 @@ int rig_open(struct rig *g, unsigned flags)
 		g->raid = NULL;
 		close_all(devs, count);
 		if (!world_crashed(g->world) &&
-		    !(rig_beyond_error(g, err) || (g->beyond && (err == -ENODEV || err == -ENODATA || err == -EUCLEAN))))
+		    !(rig_beyond_error(g, err) || (g->beyond &&
+		       (err == -ENODEV || err == -ENODATA || err == -EUCLEAN || err == -ENOSPC)))) /* the last: has shrunk */
 			rig_fail(g, "raid_open: %s", strerror(-err));
 		rig_must(g, world_crashed(g->world) || log_ring.complaints != complaints, "raid_open: %s, and not a word why",
 			 strerror(-err));
