@@ -832,7 +832,8 @@ static int judge_clones_of(struct dev **devs, unsigned count, unsigned first, co
 			true_one = i;
 		}
 	}
-	if (found < 2 || BREAK(vote_clone))
+	/* Two of what is no member harm nobody. */
+	if (found < 2 || !m || m->state == MEMBER_REMOVED || BREAK(vote_clone))
 		return 0;
 	for (unsigned i = first; i < count; i++) {
 		struct label_verdict *v = &vote->verdicts[i];

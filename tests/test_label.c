@@ -885,6 +885,12 @@ static void test_witness(void **state)
 	t->members[1].state = MEMBER_REMOVED;
 	assert_int_equal(write_table(t), 0);
 	table_free(t);
+	/* Nor does a copy of it keep the others from being used. */
+	copy_device(1, 5);
+	assert_int_equal(vote_of(0x33), 0);
+	assert_int_equal(verdict_of(1), VERDICT_REMOVED);
+	assert_int_equal(verdict_of(5), VERDICT_REMOVED);
+	table_free(vote.table);
 	fakes[4].dev.size_bytes -= LABEL_AREA_BYTES;
 	assert_int_equal(vote_of(0x12), -ENOSPC);
 	assert_int_equal(verdict_of(1), VERDICT_REMOVED);
