@@ -418,8 +418,11 @@ static void block_drop(struct fs *fs, struct wb_block *b)
 void writeback_drop(struct fs *fs, struct inode *i, uint64_t from, uint64_t to)
 {
 	struct wb_block *b;
-	while (i->dirty_count && (b = radix_next(i, from)) != NULL && b->block < to)
+	while (i->dirty_count && (b = radix_next(i, from)) != NULL && b->block < to) {
+		/* What was said of it is as old as it is, and now stands in the inode alone: its size. */
+		raid_commit_by(fs->raid, b->dirtied_ns + fs->wb->commit_age_ns);
 		block_drop(fs, b);
+	}
 }
 
 void writeback_unreserve(struct fs *fs, struct inode *i, uint64_t from, uint64_t to)

@@ -1324,12 +1324,29 @@ static void committed_by(struct world *w)
 	fs_unref(w->fs, a.ino, 1);
 }
 
+/* The size that a write gave is due with it, also when the blocks are taken away before they are written out. */
+static void size_committed_by(struct world *w)
+{
+	struct fs_attr a;
+	uint64_t start;
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
+	check_ok(fs_sync(w->fs));
+	start = loop_now_ns(w->loop);
+	write_blocks(w, a.ino, 0, 1, 1);
+	co_sleep_ns(2 * NS_PER_S);
+	check_ok(raid_commit(w->raid));
+	check_ok(fs_fallocate(w->fs, a.ino, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 4 * BLOCK_BYTES));
+	assert_true(fake_raid_commit_by_ns(w->raid) <= start + 5 * NS_PER_S);
+	fs_unref(w->fs, a.ino, 1);
+}
+
 static void test_age(void **state)
 {
 	struct fake_raid_params p = {.yield_one_in = 1, .commit_ns_max = NS_PER_S};
 	world_test(1, &p, 48u << 20, young_before_old);
 	p.commit_ns_max = UINT64_MAX / 4;
 	world_test(1, &p, 0, committed_by);
+	world_test(1, &p, 0, size_committed_by);
 }
 
 int main(void)
