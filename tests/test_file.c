@@ -466,6 +466,12 @@ static void limits(struct world *w)
 	assert_int_equal(fake_raid_live_blocks(w->raid, CHUNK_DATA), 0); /* it is in the tree */
 	check_ok(fs_getattr(w->fs, a.ino, &b));
 	assert_int_equal(b.blocks512, 1);
+	check_ok(fs_lseek(w->fs, a.ino, 0, SEEK_HOLE, &at));
+	assert_int_equal(at, 4);
+	check_ok(fs_write(w->fs, a.ino, 0, "tiny, cut", 9, 0));
+	check_ok(fs_fsync(w->fs, a.ino, false, NULL));
+	b.size = 4;
+	check_ok(fs_setattr(w->fs, a.ino, &b, FS_SET_SIZE, NULL));
 	check_err(fs_write(w->fs, a.ino, FS_FILE_BYTES_MAX, "x", 1, 0), -EFBIG);
 	check_err(fs_write(w->fs, a.ino, UINT64_MAX, "x", 1, 0), -EFBIG);
 	check_err(fs_write(w->fs, FS_ROOT_INO, 0, "x", 1, 0), -EISDIR);

@@ -630,6 +630,97 @@ static void test_stale_is_right(void **state)
 	run(do_stale_is_right, 5, 4, 2);
 }
 
+/* All there is, with the reserve: clean rows and holes. It is given back. */
+static unsigned take_all(void)
+{
+	static struct raid_run runs[BLOCKS_MAX];
+	unsigned n = 0, count, blocks = 0;
+	int err;
+
+	while (!(err = raid_alloc_data(raid, 64, RAID_ALLOC_RESERVE, &runs[n], 64, &count))) {
+		for (unsigned i = 0; i < count; i++)
+			blocks += runs[n + i].count;
+		n += count;
+		assert_true(n + 64 <= BLOCKS_MAX);
+	}
+	assert_int_equal(err, -ENOSPC);
+	for (unsigned i = 0; i < n; i++)
+		raid_unalloc(raid, runs[i].lba, runs[i].count);
+	return blocks;
+}
+
+/* A full volume gives out its last block, and again what is freed. */
+static void do_full(void)
+{
+	unsigned all;
+
+	disk_bytes = 48ull << 20;
+	format();
+	disk_bytes = DISK_BYTES;
+	open_volume();
+	write_blocks(4000);
+	commit();
+	all = model_count + take_all();
+	for (unsigned round = 0; round < 3; round++) {
+		kill_blocks(500);
+		commit();
+		assert_int_equal(model_count + take_all(), all);
+		write_blocks(300);
+		commit();
+	}
+	compare();
+	close_volume();
+	check_clean();
+}
+
+static void test_full(void **state)
+{
+	run(do_full, 5, 3, 1);
+	run(do_full, 6, 5, 1);
+	run(do_full, 10, 4, 1);
+}
+
+/*
+ * A small member takes over, and what is written meanwhile takes its last slices: what cannot move stays where it is.
+ * When another member comes, that one takes it.
+ */
+static void do_successor_full(void)
+{
+	const struct simfault slow = {
+	    .kind = SIMFAULT_DELAY, .len_bytes = DISK_BYTES, .param = NS_PER_S, .on = SIMFAULT_ON_READ};
+	const struct member *m;
+	unsigned old, small;
+
+	format();
+	open_volume();
+	write_blocks(4000);
+	commit();
+	old = member_on(0);
+	m = &raid->t->members[old];
+	small = disk_add_bytes(table_member_bytes_min(raid->t, m->slice_count - m->slices_free));
+	assert_int_equal(simdev_fault(disks[0].dev, &slow), 0);
+	assert_int_equal(raid_replace(raid, old, simdev_open(disks[small].dev)), 0);
+	for (unsigned n = 0; n < 20 && raid->t->members[member_on(small)].slices_free; n++)
+		write_blocks(1000);
+	commit();
+	assert_int_equal(raid->t->members[member_on(small)].slices_free, 0);
+	simdev_faults_clear(disks[0].dev);
+	assert_int_equal(raid_rebuild_wait(raid), -ENOSPC);
+	compare();
+	(void)replace(1);
+	(void)raid_rebuild_wait(raid);
+	m = &raid->t->members[old];
+	assert_int_equal(m->slices_free, m->slice_count);
+	compare();
+	close_volume();
+	check_clean();
+}
+
+static void test_successor_full(void **state)
+{
+	run(do_successor_full, 5, 3, 1);
+}
+
 /* Asked to do what cannot be, or is done already. */
 static void do_member_refusals(void)
 {
@@ -1247,7 +1338,8 @@ int main(void)
 	    cmocka_unit_test(test_move_under_checkpoint), cmocka_unit_test(test_switch_fails),
 	    cmocka_unit_test(test_returning),	   cmocka_unit_test(test_interrupted),
 	    cmocka_unit_test(test_second_failure), cmocka_unit_test(test_bad_source),
-	    cmocka_unit_test(test_refusals),
+	    cmocka_unit_test(test_full),
+	    cmocka_unit_test(test_refusals),	   cmocka_unit_test(test_successor_full),
 	    cmocka_unit_test(test_member_refusals),
 	    cmocka_unit_test(test_stale_is_right),
 	    cmocka_unit_test(test_hung_reread),	   cmocka_unit_test(test_check_finds),
