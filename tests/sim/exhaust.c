@@ -278,10 +278,13 @@ static bool forked(struct run *run, int *ret_rc)
 	return false;
 }
 
-/* Members that may be lost: within the budget, those that are suspect for nothing. */
+/*
+ * Members that may be lost: within the budget, those that are suspect for nothing; but not more at once than the level
+ * tolerates, since one that takes over from another has journal records like everybody.
+ */
 static bool loss_allowed(struct rig *g, unsigned mask)
 {
-	unsigned sound = 0;
+	unsigned sound = 0, all = 0;
 
 	for (unsigned i = 0; i < g->slot_count; i++) {
 		struct slot *m = &g->slots[i];
@@ -291,8 +294,9 @@ static bool loss_allowed(struct rig *g, unsigned mask)
 		if (!m->in || m->away)
 			return false;
 		sound += !m->suspect;
+		all++;
 	}
-	return sound <= rig_budget(g);
+	return sound <= rig_budget(g) && all <= g->tolerance;
 }
 
 /* Of what is left after the crash: every set of members lost, or some. True: this process judges. */
