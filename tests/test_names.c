@@ -1028,11 +1028,12 @@ static void orphans_odd(struct world *w)
 	uint64_t bad = make(w, FS_ROOT_INO, "bad", S_IFREG | 0644), good = make(w, FS_ROOT_INO, "good", S_IFREG | 0644);
 	struct item nobody = {.key = orphan_key(987654), .data = ""};
 	struct item damage = {.key = {bad, KEY_OFF(TYPE_EXTENT, 1000)}, .data = "?", .len = 1};
+	static const char data[BLOCK_BYTES] = "x";
 	struct fs_attr a;
 
 	assert_true(bad < good);
-	check_ok(fs_write(w->fs, bad, 0, w, BLOCK_BYTES, 0));
-	check_ok(fs_write(w->fs, good, 0, w, BLOCK_BYTES, 0));
+	check_ok(fs_write(w->fs, bad, 0, data, BLOCK_BYTES, 0));
+	check_ok(fs_write(w->fs, good, 0, data, BLOCK_BYTES, 0));
 	check_ok(fs_lookup(w->fs, FS_ROOT_INO, "bad", &a));
 	check_ok(fs_lookup(w->fs, FS_ROOT_INO, "good", &a));
 	check_ok(fs_unlink(w->fs, FS_ROOT_INO, "bad"));
