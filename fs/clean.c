@@ -357,7 +357,7 @@ static void cleaner_co(void *arg)
 			pause_for(fs, r == -EAGAIN ? PAUSE_SHORT_NS : PAUSE_NS);
 		co_yield ();
 	}
-	(void)raid_clean_done(fs->raid, false);
+	settle(fs, false);
 	raid_clean_rest(fs->raid);
 	c->runs = false;
 	co_cond_wake_all(&c->idle);

@@ -393,14 +393,20 @@ static void drop_meta(struct fs *fs, struct wb_block *b)
 	b->meta = false;
 }
 
+/* Its inode does not know it any more; on which list it stands, and its memory, is for the caller. */
+static void block_forget(struct fs *fs, struct wb_block *b)
+{
+	drop_reservation(fs, b);
+	drop_meta(fs, b);
+	radix_remove(b->inode, b->block);
+	b->inode->dirty_count--;
+}
+
 /* The block is no more, or (in a batch) only the batch's. */
 static void block_drop(struct fs *fs, struct wb_block *b)
 {
 	struct inode *i = b->inode;
-	drop_reservation(fs, b);
-	drop_meta(fs, b);
-	radix_remove(i, b->block);
-	i->dirty_count--;
+	block_forget(fs, b);
 	if (!b->io_data) {
 		unqueue(fs, b);
 		buffer_gone(fs, b->data);
@@ -758,10 +764,7 @@ static void block_done(struct fs *fs, struct wb_block *b, bool placed)
 		b->io_data = NULL;
 		enqueue(fs, b);
 	} else {
-		drop_reservation(fs, b);
-		drop_meta(fs, b);
-		radix_remove(i, b->block);
-		i->dirty_count--;
+		block_forget(fs, b);
 		buffer_gone(fs, b->data);
 		mem_free(b);
 	}
@@ -815,10 +818,7 @@ static void block_failed(struct fs *fs, struct wb_block *b, int error)
 		log_error("inode %llu: data lost, it cannot be written: %s",
 			  (unsigned long long)i->ino, strerror(-error));
 	i->err = error;
-	drop_reservation(fs, b);
-	drop_meta(fs, b);
-	radix_remove(i, b->block);
-	i->dirty_count--;
+	block_forget(fs, b);
 	buffer_gone(fs, b->data);
 	mem_free(b);
 	co_cond_wake_all(&i->wb_cond);

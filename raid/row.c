@@ -129,8 +129,8 @@ static int write_entry_cmp(const void *a, const void *b)
 
 struct merged_write {
 	struct io io;
-	unsigned first, count; /* entries */
-	unsigned iov_count;    /* from iov[first] on; fewer where entries lie side by side in memory, too */
+	unsigned first;     /* entry */
+	unsigned iov_count; /* from iov[first] on; fewer than entries where these lie side by side in memory, too */
 	bool skipped;
 };
 
@@ -174,7 +174,6 @@ static void merged_write_add(struct merged_write *w, struct iovec *iov, void *da
 {
 	struct iovec *next = &iov[w->first + w->iov_count];
 
-	w->count++;
 	if (w->iov_count && (char *)next[-1].iov_base + next[-1].iov_len == data) {
 		next[-1].iov_len += BLOCK_BYTES;
 		return;
