@@ -1312,38 +1312,37 @@ static void young_before_old(struct world *w)
 	buf_put(data);
 }
 
+/* A file of which a block was written when it says, two seconds ago, and a commit between that knows nothing of it. */
+static uint64_t file_written_before(struct world *w, uint64_t block, uint64_t *ret_ns)
+{
+	struct fs_attr a;
+	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
+	check_ok(fs_sync(w->fs));
+	*ret_ns = loop_now_ns(w->loop);
+	write_blocks(w, a.ino, block, 1, 1);
+	co_sleep_ns(2 * NS_PER_S);
+	check_ok(raid_commit(w->raid));
+	return a.ino;
+}
+
 /* Says by when what is written out must be committed, the older of two dirtyings deciding. */
 static void committed_by(struct world *w)
 {
-	struct fs_attr a;
-	uint64_t start;
-	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
-	check_ok(fs_sync(w->fs));
-	start = loop_now_ns(w->loop);
-	write_blocks(w, a.ino, 1, 1, 1);
-	co_sleep_ns(2 * NS_PER_S);
-	check_ok(raid_commit(w->raid));
-	write_blocks(w, a.ino, 2, 1, 1);
+	uint64_t start, ino = file_written_before(w, 1, &start);
+	write_blocks(w, ino, 2, 1, 1);
 	co_sleep_ns(1500 * NS_PER_MS);
-	assert_int_equal(inode_find(w->fs, a.ino)->dirty_count, 0);
+	assert_int_equal(inode_find(w->fs, ino)->dirty_count, 0);
 	assert_true(fake_raid_commit_by_ns(w->raid) < start + 5 * NS_PER_S);
-	fs_unref(w->fs, a.ino, 1);
+	fs_unref(w->fs, ino, 1);
 }
 
 /* The size that a write gave is due with it, also when the blocks are taken away before they are written out. */
 static void size_committed_by(struct world *w)
 {
-	struct fs_attr a;
-	uint64_t start;
-	check_ok(fs_mknod(w->fs, FS_ROOT_INO, "f", S_IFREG | 0644, 0, 0, &root_cred, &a));
-	check_ok(fs_sync(w->fs));
-	start = loop_now_ns(w->loop);
-	write_blocks(w, a.ino, 0, 1, 1);
-	co_sleep_ns(2 * NS_PER_S);
-	check_ok(raid_commit(w->raid));
-	check_ok(fs_fallocate(w->fs, a.ino, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 4 * BLOCK_BYTES));
+	uint64_t start, ino = file_written_before(w, 0, &start);
+	check_ok(fs_fallocate(w->fs, ino, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 4 * BLOCK_BYTES));
 	assert_true(fake_raid_commit_by_ns(w->raid) <= start + 5 * NS_PER_S);
-	fs_unref(w->fs, a.ino, 1);
+	fs_unref(w->fs, ino, 1);
 }
 
 static void test_age(void **state)

@@ -837,15 +837,12 @@ static void test_taking_turns(void **state)
 	}
 }
 
-static void test_removed_and_failed(void **state)
+/* Device 4 takes over from member 1. The table is freed. */
+static void replace_one(struct table *t)
 {
 	struct uuid uuid = {{0x33}};
-	struct table *t;
 	unsigned index;
 
-	make_volume(3);
-	t = open_volume(7, 10);
-	t->members[0].state = MEMBER_FAILED;
 	assert_int_equal(
 	    table_member_add(t, &uuid, DEVICE_BYTES, t->members[1].slice_count, &index), 0);
 	t->members[index].replaces = 1;
@@ -855,6 +852,16 @@ static void test_removed_and_failed(void **state)
 	t->scrub_cursor = 11;
 	assert_int_equal(write_table(t), 0);
 	table_free(t);
+}
+
+static void test_removed_and_failed(void **state)
+{
+	struct table *t;
+
+	make_volume(3);
+	t = open_volume(7, 10);
+	t->members[0].state = MEMBER_FAILED;
+	replace_one(t);
 	expect_vote(0x17, 11, 0x14, 0);
 	assert_int_equal(verdict_of(0), VERDICT_REMOVED);
 	assert_int_equal(verdict_of(1), VERDICT_REMOVED);
@@ -871,20 +878,8 @@ static void test_removed_and_failed(void **state)
 /* All that is current has shrunk: who was replaced must not be taken for what is left. */
 static void test_witness(void **state)
 {
-	struct uuid uuid = {{0x33}};
-	struct table *t;
-	unsigned index;
-
 	make_volume(2);
-	t = open_volume(3, 10);
-	assert_int_equal(
-	    table_member_add(t, &uuid, DEVICE_BYTES, t->members[1].slice_count, &index), 0);
-	t->members[index].replaces = 1;
-	label_member_here(&t->members[index], &fakes[4].dev);
-	assert_int_equal(write_table(t), 0);
-	t->members[1].state = MEMBER_REMOVED;
-	assert_int_equal(write_table(t), 0);
-	table_free(t);
+	replace_one(open_volume(3, 10));
 	/* Nor does a copy of it keep the others from being used. */
 	copy_device(1, 5);
 	assert_int_equal(vote_of(0x33), 0);
